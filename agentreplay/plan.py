@@ -1,0 +1,108 @@
+"""What to replay, with how many users, for how long, in which order. Values and arithmetic only.
+
+A *lane* is one user: it replays one session after another. Each of these plays is a *visit*.
+Which session a visit plays follows from the plan alone, so any lane can be computed anywhere and
+lanes share no queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Timing = Literal["think", "recorded", "none"]
+Order = Literal["causal", "recorded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides what is sent and when, besides the trace and the server.
+
+    Attributes:
+        users: Lanes that are live at once.
+        duration_s: No call is sent later than this after the start; None for no limit.
+        requests: At most this many calls in all; None for no limit.
+        sessions: At most this many visits in all; None for no limit.
+        ramp_s: The lanes start evenly spread over this time.
+        timing: `think`: recorded gaps after the live end of what a call waits for; `recorded`:
+            each call at its recorded offset at the earliest; `none`: no gaps.
+        order: `causal`: a call waits for what it continues and joins; `recorded`: also for every
+            other chain's latest call that had ended when it began.
+        speed: Gaps and recorded offsets are divided by this; service times never are.
+        max_gap_s: Longest gap that is waited with timing `think`; None for no limit.
+        drain_s: How long answers in flight at the end may still take.
+        arrivals: Each lane plays one session, from the session's own recorded arrival on.
+        seed: Decides the order of the sessions.
+        salt: Makes the text of this run new to the server, so that it finds nothing of an
+            earlier run in its cache.
+    """
+
+    users: int = 8
+    duration_s: float | None = 60.0
+    requests: int | None = None
+    sessions: int | None = None
+    ramp_s: float = 0.0
+    timing: Timing = "think"
+    order: Order = "causal"
+    speed: float = 1.0
+    max_gap_s: float | None = 10.0
+    drain_s: float = 30.0
+    arrivals: bool = False
+    seed: int = 42
+    salt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One play of a session by a lane.
+
+    Attributes:
+        lane: The lane that plays it.
+        number: 0 for the lane's first visit, 1 for its second, ...
+        session: Index into the trace.
+        place: The visit's place among all visits of the plan; no two visits share one, so it
+            keys the text that only this play has.
+    """
+
+    lane: int
+    number: int
+    session: int
+    place: int
+
+
+def visits(plan: Plan, lane: int, sessions: int) -> Iterator[Visit]:
+    """The visits of *lane* over a trace of *sessions*, without end unless the plan limits them.
+
+    All lanes walk one seeded permutation with a stride of the number of lanes, and wrap.
+    """
+    order = np.random.default_rng(plan.seed).permutation(sessions)
+    if plan.arrivals:
+        order = np.arange(sessions)
+    number = 0
+    while plan.sessions is None or (place := lane + number * plan.users) < plan.sessions:
+        place = lane + number * plan.users
+        yield Visit(lane, number, int(order[place % sessions]), place)
+        number += 1
+
+
+def lane_start_s(plan: Plan, lane: int) -> float:
+    """When *lane* begins, in seconds after the start of the run."""
+    return plan.ramp_s * lane / plan.users
+
+
+def lane_requests(plan: Plan, lane: int) -> int | None:
+    """How many calls *lane* may send in all: its share of `Plan.requests`; None for no limit."""
+    if plan.requests is None:
+        return None
+    return len(range(lane, plan.requests, plan.users))
+
+
+def gap_s(plan: Plan, recorded_s: float) -> float:
+    """The gap that *plan* makes of a recorded one."""
+    if plan.timing == "none":
+        return 0.0
+    scaled = recorded_s / plan.speed
+    return scaled if plan.max_gap_s is None else min(scaled, plan.max_gap_s)

@@ -1,0 +1,78 @@
+"""What was recorded: sessions of a coding agent, call by call. Values only, no I/O.
+
+A *call* is one LLM request. A prompt is described without its text: it is the first `shared`
+tokens of an earlier call's prompt (its `parent`), and new tokens after them. A *block* of tokens
+is named by the call that first held it and its position, so equal prefixes are equal names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One recorded LLM request of a session.
+
+    Attributes:
+        start_s: Seconds from the session's start to the sending of this call.
+        end_s: Seconds from the session's start to the last token of the answer.
+        timed: Both stamps were recorded; where False, `end_s` is an estimate.
+        isl: Input tokens, cached ones included.
+        osl: Output tokens, reasoning included; 0 where the recording says so.
+        after: Indices of the calls that must end before this one is sent; the first of them is
+            its predecessor, any others are joins.
+        gap_s: Seconds from the latest end of `after` (or the session's start) to `start_s`;
+            never negative.
+        parent: Index of the latest earlier call that shares the most leading tokens with this
+            prompt; None where none shares a block.
+        shared: How many leading tokens `parent`'s prompt and this one share; a multiple of the
+            session's block size.
+        system: Leading tokens that are tool definitions and system prompt of this call's agent.
+        agent: Label of the agent that made the call; "" is the main agent.
+        model: The recorded model, where known.
+        cached: Input tokens that the recorded server read from its cache, where recorded.
+    """
+
+    start_s: float
+    end_s: float
+    timed: bool
+    isl: int
+    osl: int
+    after: tuple[int, ...]
+    gap_s: float
+    parent: int | None
+    shared: int
+    system: int
+    agent: str
+    model: str | None
+    cached: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One agent run with all its subagents: a graph of calls, ordered by `start_s`.
+
+    Attributes:
+        id: The session's name in its recording.
+        start_s: Arrival in seconds from the start of the set, where the set records arrivals.
+        calls: The calls; every index in `after` and `parent` is smaller than the call's own.
+        block_size: Tokens a block; every `shared` is a multiple of it.
+        source: The file (and line, where a file holds several) that it was read from.
+    """
+
+    id: str
+    start_s: float | None
+    calls: tuple[Call, ...]
+    block_size: int
+    source: str
+
+
+Trace: TypeAlias = Sequence[Session]
+"""Recorded sessions. A set on disk reads each one only when it is asked for."""
+
+Notes: TypeAlias = Counter[str]
+"""What a reader left out or repaired, in words, and how often."""
