@@ -1,0 +1,505 @@
+"""The command line: each command parses its options, calls one function, and prints.
+
+Results go to standard output, everything else to standard error. Modules that take their time to
+load are imported where they are needed, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentreplay import units
+from agentreplay.errors import AgentReplayError
+
+if TYPE_CHECKING:
+    from agentreplay.client.endpoint import Endpoint
+    from agentreplay.metrics.verdict import Limits
+    from agentreplay.plan import Plan
+    from agentreplay.replay import Replay
+    from agentreplay.run import Result
+    from agentreplay.trace.load import TraceSet
+
+INVALID, UNUSABLE, SIGNALLED = 3, 4, 128
+
+PLAIN_LINE_NS = 10_000_000_000
+"""Without a terminal the live view is a line every so many nanoseconds."""
+
+
+class _Duration(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | None:
+        if value is None or isinstance(value, float):
+            return value
+        if value == "none":
+            return None
+        try:
+            return units.seconds(value)
+        except AgentReplayError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Calls(click.ParamType):
+    name = "from-to"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        low, _, high = str(value).partition("-")
+        if not (low.isdigit() and high.isdigit() and 1 <= int(low) <= int(high)):
+            self.fail(f"{value!r} is no range: write it as 5-60", param, ctx)
+        return int(low), int(high)
+
+
+DURATION = _Duration()
+PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+STRICT = click.option("--strict", is_flag=True, help="A file that can't be read is an error.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="agentreplay-loadgen", prog_name="agentreplay")
+def cli() -> None:
+    """Replay recorded coding-agent sessions against an OpenAI-compatible endpoint.
+
+    \b
+    agentreplay run traces                          against the embedded simulated server
+    agentreplay run traces --url http://host:8000   against yours
+    agentreplay inspect traces                      what the traces hold
+    """
+
+
+@cli.command()
+@PATHS
+@click.option("--url", help="Endpoint: host, host/v1 or full path. Without: a simulated server.")
+@click.option("--model", help="Model to ask for.  [default: the first one served]")
+@click.option(
+    "--api-key",
+    envvar=["AGENTREPLAY_API_KEY", "OPENAI_API_KEY"],
+    help="Bearer token; also from AGENTREPLAY_API_KEY or OPENAI_API_KEY. Never stored.",
+)
+@click.option("--header", "headers", multiple=True, help="Further header, as 'Name: value'.")
+@click.option("--body", help="Further fields of each request body, as a JSON object.")
+@click.option("--no-calibrate", is_flag=True, help="Don't measure the chat template first.")
+@click.option(
+    "--sim",
+    "profile",
+    type=click.Choice(["demo", "slow"]),
+    default="demo",
+    show_default=True,
+    help="Profile of the simulated server.",
+)
+@click.option(
+    "--users",
+    type=click.IntRange(1),
+    help="Sessions that are live at once.  [default: 8; with --timing recorded, one a session]",
+)
+@click.option(
+    "--duration",
+    type=DURATION,
+    help="Send for so long.  [default: 60s, without --sessions and --requests]",
+)
+@click.option("--requests", type=click.IntRange(1), help="Send at most so many requests.")
+@click.option("--sessions", type=click.IntRange(1), help="Play at most so many sessions.")
+@click.option(
+    "--ramp", type=DURATION, default="0s", show_default=True, help="Start users spread over this."
+)
+@click.option(
+    "--timing",
+    type=click.Choice(["think", "recorded", "none"]),
+    default="think",
+    show_default=True,
+    help="Recorded gaps after the live end; recorded offsets; or no gaps.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["causal", "recorded"]),
+    default="causal",
+    show_default=True,
+    help="What a call waits for: its causes, or all that had ended in the recording.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Divide gaps and recorded offsets by this.",
+)
+@click.option(
+    "--max-gap",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="Longest gap waited with --timing think; 'none' for no limit.",
+)
+@click.option(
+    "--drain",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="How long answers may still take after the end.",
+)
+@click.option("--seed", type=int, default=42, show_default=True, help="Order of the sessions.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change a limit of the verdict, as error_rate=5% or loop_late_max_s=500ms.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/TIME]")
+@JSON
+@STRICT
+def run(
+    paths: tuple[Path, ...],
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    headers: tuple[str, ...],
+    body: str | None,
+    no_calibrate: bool,
+    profile: str,
+    users: int | None,
+    duration: float | None,
+    requests: int | None,
+    sessions: int | None,
+    ramp: float,
+    timing: str,
+    order: str,
+    speed: float,
+    max_gap: float | None,
+    drain: float,
+    seed: int,
+    allow: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    strict: bool,
+) -> None:
+    """Replay the sessions in PATHS and report token rates and P90 interactivity.
+
+    \b
+    agentreplay run traces --users 16 --duration 5m --url http://localhost:8000
+    agentreplay run traces/laptop.jsonl --sessions 6 --url http://localhost:8080 --max-gap 1s
+    """
+    import anyio
+
+    from agentreplay.run import run as run_plan
+    from agentreplay.trace.load import load
+
+    endpoint = _endpoint(url, model, api_key, headers, body, not no_calibrate)
+    limits = _limits(allow)
+    trace = load(*paths, strict=strict)
+    unlimited = sessions is None and requests is None
+    plan = _plan(
+        trace,
+        users=users,
+        duration_s=60.0 if duration is None and unlimited else duration,
+        requests=requests,
+        sessions=sessions,
+        ramp_s=ramp or 0.0,
+        timing=timing,
+        order=order,
+        speed=speed,
+        max_gap_s=max_gap,
+        drain_s=drain or 0.0,
+        seed=seed,
+        salt=secrets.randbits(63),
+    )
+    with _View(plan, profile if endpoint is None else None) as view:
+        result = anyio.run(
+            _call(
+                run_plan,
+                trace,
+                plan,
+                out or _new_directory(),
+                endpoint=endpoint,
+                profile=profile,
+                limits=limits,
+                view=view,
+            ),
+            backend_options={"use_uvloop": sys.platform != "win32"},
+        )
+    _show(result, as_json)
+
+
+@cli.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@JSON
+def report(directory: Path, as_json: bool) -> None:
+    """Compute the report of a run in DIRECTORY again from its records."""
+    from agentreplay.run import conclude
+
+    _show(conclude(directory), as_json)
+
+
+@cli.command()
+@PATHS
+@JSON
+@STRICT
+def inspect(paths: tuple[Path, ...], as_json: bool, strict: bool) -> None:
+    """Show what the traces in PATHS hold: calls, lengths, gaps, prefix reuse."""
+    import orjson
+
+    from agentreplay.report.text import trace_report
+    from agentreplay.trace.load import load
+    from agentreplay.trace.statistics import statistics
+
+    trace = load(*paths, strict=strict)
+    found = statistics(trace.readable())
+    if not found.sessions:
+        raise AgentReplayError(trace.nothing())
+    notes = {path: dict(notes) for path, notes in trace.notes.items()}
+    if as_json:
+        value = {**asdict(found), "files": len(trace.files), "skipped": trace.skipped, "notes": notes}
+        click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print(trace_report(found, len(trace.files), trace.skipped, notes))
+
+
+@cli.command()
+@click.argument("sessions", type=click.IntRange(1))
+@click.option("--seed", type=int, default=42, show_default=True, help="Decides everything.")
+@click.option("--calls", type=_Calls(), default="5-60", show_default=True, help="Calls a session.")
+@click.option(
+    "--largest",
+    type=click.IntRange(2048),
+    help="Most tokens of a prompt and its answer; everything is scaled to fit.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, allow_dash=True),
+    default="-",
+    help="File to write.  [default: standard output]",
+)
+def synth(
+    sessions: int, seed: int, calls: tuple[int, int], largest: int | None, out: Path
+) -> None:
+    """Make SESSIONS artificial sessions with the statistics of real ones."""
+    from agentreplay.trace.formats import native
+    from agentreplay.trace.synth import synthesise
+
+    with click.open_file(str(out), "wb") as file:
+        for session in synthesise(sessions, seed, calls=calls, largest_tokens=largest):
+            file.write(native.line(session))
+
+
+@cli.command()
+@click.option(
+    "--profile",
+    type=click.Choice(["demo", "slow"]),
+    default="demo",
+    show_default=True,
+    help="How big and fast the server is.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on.")
+def sim(profile: str, host: str, port: int) -> None:
+    """Serve the simulated server over HTTP until stopped."""
+    import anyio
+
+    from agentreplay.sim.engine import PROFILES
+    from agentreplay.sim.server import serve
+
+    def announce(url: str) -> None:
+        click.echo(f"SIMULATED SERVER ({profile}) at {url}", err=True)
+
+    try:
+        anyio.run(
+            serve,
+            PROFILES[profile],
+            host,
+            port,
+            announce,
+            backend_options={"use_uvloop": sys.platform != "win32"},
+        )
+    except OSError as error:
+        raise AgentReplayError(f"can't listen on {host}:{port}: {error.strerror}") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; what the user can mend is one line on standard error."""
+    try:
+        cli.main(arguments, prog_name="agentreplay", standalone_mode=False)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "agentreplay"
+        click.echo(f"{command}: {error.format_message()} (see {command} --help)", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"agentreplay: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except AgentReplayError as error:
+        click.echo(f"agentreplay: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(SIGNALLED + 2)
+
+
+def _endpoint(
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    headers: tuple[str, ...],
+    body: str | None,
+    calibrate: bool,
+) -> Endpoint | None:
+    if url is None:
+        return None
+    import orjson
+
+    from agentreplay.client.endpoint import Endpoint, chat_url
+
+    pairs = []
+    for header in headers:
+        name, colon, content = header.partition(":")
+        if not colon or not name.strip():
+            raise AgentReplayError(f"--header {name!r}: write it as 'Name: value'")
+        pairs.append((name.strip(), content.strip()))
+    fields: dict[str, Any] = {}
+    if body is not None:
+        try:
+            fields = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise AgentReplayError(f"--body is no JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise AgentReplayError("--body must be a JSON object, as '{\"temperature\": 0}'")
+    return Endpoint(chat_url(url), model, api_key, tuple(pairs), fields, calibrate)
+
+
+def _limits(allow: tuple[str, ...]) -> Limits:
+    from agentreplay.metrics.verdict import Limits
+
+    limits = Limits()
+    for change in allow:
+        name, _, text = change.partition("=")
+        if name not in Limits.names():
+            known = ", ".join(Limits.names())
+            raise AgentReplayError(f"--allow {change}: no such limit; there are {known}")
+        value = units.seconds(text) if name.endswith("_s") else units.share(text)
+        limits = replace(limits, **{name: value})
+    return limits
+
+
+def _plan(trace: TraceSet, *, users: int | None, **options: Any) -> Plan:
+    """The plan; with recorded times and no users, one lane for each session and its arrival."""
+    from agentreplay.plan import Plan
+
+    if users is not None or options["timing"] != "recorded":
+        return Plan(users=8 if users is None else users, **options)
+    if any(session.start_s is None for session in trace.readable()):
+        raise AgentReplayError(
+            "--timing recorded without --users replays arrivals, and these traces record none: "
+            "give --users"
+        )
+    options["sessions"] = min(options["sessions"] or len(trace), len(trace))
+    return Plan(users=options["sessions"], arrivals=True, **options)
+
+
+def _new_directory() -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path, number = Path("runs") / stamp, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stamp}-{number}"
+    return path
+
+
+def _call(function: Any, *args: Any, **options: Any) -> Any:
+    async def call() -> Any:
+        return await function(*args, **options)
+
+    return call
+
+
+class _View:
+    """The live line on standard error; plain lines where that is no terminal."""
+
+    def __init__(self, plan: Plan, profile: str | None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        from agentreplay.report.live import Tally, banner
+
+        self._console = Console(stderr=True, highlight=False)
+        self._plan = plan
+        self._tally = Tally()
+        self._next_ns = PLAIN_LINE_NS
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        if profile:
+            self._console.print(banner(profile), style="bold yellow")
+
+    def __enter__(self) -> _View:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, now_ns: int, replay: Replay, record: Any) -> None:
+        from rich.text import Text
+
+        from agentreplay.report.live import line
+
+        if record is not None:
+            self._tally.take(record)
+        elif self._live or now_ns >= self._next_ns:
+            self._next_ns += PLAIN_LINE_NS
+            shown = line(
+                self._tally, now_ns, self._plan.duration_s, replay.live_lanes, replay.in_flight
+            )
+            if self._live:
+                self._live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
+            else:
+                self._console.print(shown, soft_wrap=True)
+
+
+def _print(renderable: Any) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    console.print(renderable)
+
+
+def _show(result: Result, as_json: bool) -> None:
+    """Print a run's outcome and end with its exit code."""
+    import orjson
+
+    from agentreplay.report.text import report as as_text
+
+    if as_json:
+        click.echo(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print(as_text(result.value))
+    code, why = _exit_code(result)
+    click.echo(f"{result.run.path} · exit {code}: {why}", err=as_json)
+    sys.exit(code)
+
+
+def _exit_code(result: Result) -> tuple[int, str]:
+    """The exit code of a run, and its reason in words."""
+    value = result.value
+    if result.signal is not None:
+        return SIGNALLED + result.signal, "interrupted"
+    if not value["metrics"]["requests"]["succeeded"]:
+        if value["failures"]:
+            group = value["failures"][0]
+            return UNUSABLE, f"nothing succeeded: {group['kind']}: {group['example']}"
+        return UNUSABLE, "nothing succeeded"
+    reasons = value["verdict"]["reasons"]
+    if reasons:
+        return INVALID, "invalid: " + "; ".join(f"{r['id']}: {r['text']}" for r in reasons)
+    return 0, "valid"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Send one request, read its answer, and say what came of it: Request → Record.
+
+An endpoint's failure is data: nothing that a server or the network does raises from here.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from itertools import pairwise
+
+import anyio
+import httpx
+import orjson
+
+from agentreplay.client.stream import Reply, Stream
+from agentreplay.metrics.record import Failure, Record, Request
+from agentreplay.wire import chat
+from agentreplay.wire.answer import Answer, chunk_tokens
+
+MESSAGE_CHARS = 500
+
+
+async def exchange(
+    stream: Stream,
+    request: Request,
+    body: bytes,
+    clock: Callable[[], int],
+    on_record: Callable[[Record], None],
+) -> Record:
+    """Send *body* as *request* and hand over the Record; also when cancelled, as `cancelled`."""
+    answer = Answer(chat.piece)
+    reply: Reply | None = None
+    failure: Failure | None = None
+    sent_ns = clock()
+    try:
+        reply = await stream(request, body, answer.feed)
+        answer.close(clock())
+        failure = reply_failure(reply, answer)
+    except httpx.TransportError as error:
+        failure = event_failure(answer) or transport_failure(error)
+    except anyio.get_cancelled_exc_class():
+        cancelled = Failure("cancelled", None, "cut at the end of the run")
+        on_record(record(request, sent_ns, clock(), answer, reply, cancelled))
+        raise
+    done_ns = clock()
+    made = record(request, sent_ns, done_ns, answer, reply, failure)
+    on_record(made)
+    return made
+
+
+def record(
+    request: Request,
+    sent_ns: int,
+    done_ns: int,
+    answer: Answer,
+    reply: Reply | None,
+    failure: Failure | None,
+) -> Record:
+    """What came of a request, from what arrived of its answer."""
+    stamps, usage = answer.stamps_ns, answer.usage
+    osl = usage.osl if usage.osl is not None else len(stamps) or None
+    return Record(
+        request=request,
+        sent_ns=sent_ns,
+        first_token_ns=stamps[0] if stamps else None,
+        first_visible_ns=answer.first_visible_ns,
+        last_token_ns=stamps[-1] if stamps else None,
+        done_ns=answer.done_ns or done_ns,
+        chunk_us=_micros(stamps),
+        chunk_tokens=chunk_tokens(answer.sizes, answer.counts, osl) if osl else None,
+        burst=answer.token_reads == 1 and osl is not None and osl > 1,
+        bundled_reads=answer.bundled_reads,
+        reconnected=reply is not None and reply.reconnected,
+        isl=usage.isl,
+        osl=osl,
+        cached=usage.cached,
+        estimated=usage.osl is None,
+        finish=answer.finish,
+        error=failure,
+    )
+
+
+def reply_failure(reply: Reply, answer: Answer) -> Failure | None:
+    """Why a response that ended is no success; None where it is one.
+
+    A stream succeeds when it ended cleanly after a finish_reason with at least one token.
+    """
+    status = reply.status
+    if status != 200:
+        return _refusal(reply)
+    if failure := event_failure(answer):
+        return failure
+    if reply.content_type != "text/event-stream":
+        said = _text(reply.body)
+        what = f"the answer is no event stream but {reply.content_type or 'untyped'}: {said}"
+        return Failure("bad_stream", status, _short(what))
+    if answer.finish is None:
+        tokens = len(answer.stamps_ns)
+        what = f"the stream ended without a finish_reason, after {tokens} chunks with tokens"
+        return Failure("truncated", status, what)
+    if not answer.stamps_ns:
+        return Failure("truncated", status, "the stream ended without a token")
+    return None
+
+
+def event_failure(answer: Answer) -> Failure | None:
+    """Why the events that came make no answer; None where nothing speaks against it."""
+    if answer.error:
+        return Failure("error_event", 200, _short(answer.error))
+    if answer.broken:
+        return Failure("bad_stream", 200, _short(answer.broken))
+    return None
+
+
+def transport_failure(error: httpx.TransportError) -> Failure:
+    """Name the kind of a transport's exception."""
+    kind = "client"
+    if isinstance(error, httpx.TimeoutException):
+        kind = "timeout"
+    elif isinstance(error, httpx.ConnectError):
+        kind = "tls" if isinstance(error.__cause__, ssl.SSLError) else "connect"
+    elif isinstance(error, httpx.RemoteProtocolError):
+        kind = "truncated"
+    elif isinstance(error, httpx.NetworkError):
+        kind = "reset"
+    return Failure(kind, None, _short(str(error) or type(error).__name__))
+
+
+def _refusal(reply: Reply) -> Failure:
+    status, said = reply.status, _error_text(reply.body)
+    words = f"HTTP {status}: {said}"
+    if status in (401, 403):
+        kind = "auth"
+    elif status == 429:
+        kind = "http_429"
+    elif status >= 500:
+        kind = "http_5xx"
+    elif _is_overflow(said):
+        kind = "context_overflow"
+    else:
+        kind = "http_4xx"  # also what is neither a success nor an error, as a redirect
+    return Failure(kind, status, _short(words))
+
+
+def _is_overflow(said: str) -> bool:
+    lowered = said.lower()
+    return "context" in lowered and any(
+        word in lowered for word in ("length", "exceed", "window", "size")
+    )
+
+
+def _error_text(body: bytes) -> str:
+    """The message of an error body in whatever shape it came."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _text(body)
+    if isinstance(value, dict) and value.get("error"):
+        return chat.error_message(value["error"])
+    return chat.error_message(value)
+
+
+def _text(body: bytes) -> str:
+    return body.decode("utf-8", "replace").strip() or "(no body)"
+
+
+def _short(text: str) -> str:
+    """One line of bounded length without control characters."""
+    plain = "".join(char if char.isprintable() else " " for char in text[: 2 * MESSAGE_CHARS])
+    return " ".join(plain.split())[:MESSAGE_CHARS]
+
+
+def _micros(stamps_ns: list[int]) -> tuple[int, ...]:
+    """Gaps between stamps in whole microseconds, which add up to the whole span's."""
+    if not stamps_ns:
+        return ()
+    first = stamps_ns[0]
+    return tuple(
+        (later - first) // 1000 - (earlier - first) // 1000 for earlier, later in pairwise(stamps_ns)
+    )

@@ -1,0 +1,144 @@
+"""One play of a recorded session: which calls are free, when they are due, what they say. Pure.
+
+The scheduler does the waiting and sending; everything it has to know about a session is here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentreplay import plan as planning
+from agentreplay.metrics.record import Request
+from agentreplay.plan import Plan, Visit
+from agentreplay.prompt.messages import Conversation, Template
+from agentreplay.prompt.words import mix
+from agentreplay.trace.model import Session
+from agentreplay.trace.prefix import Ledger, shared_by_plays
+from agentreplay.trace.structure import recorded_order
+from agentreplay.wire import chat
+
+_SYSTEM, _VISIT = 1, 2  # what a key of text is for
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How requests must look for one endpoint.
+
+    Attributes:
+        model: The served model.
+        template: What its chat template adds.
+        fields: Further fields of each body.
+    """
+
+    model: str
+    template: Template
+    fields: dict[str, Any]
+
+
+class Play:
+    """A visit while it is played. Calls become free, are sent, end, and free others.
+
+    Args:
+        plan: Gaps, order and the salt of the text.
+        visit: Who plays, and the play's own key.
+        session: What is played.
+        dialect: How requests must look.
+        start_ns: When the play begins.
+        shared: What all plays of this session have sent so far of the text they have in common;
+            None for the first.
+
+    Attributes:
+        free: The calls that wait for nothing.
+        shared: As given, for the next play of the session.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        visit: Visit,
+        session: Session,
+        dialect: Dialect,
+        start_ns: int,
+        shared: Ledger | None = None,
+    ) -> None:
+        if plan.order == "recorded":
+            session = recorded_order(session)
+        calls = session.calls
+        self._plan = plan
+        self._visit = visit
+        self._session = session
+        self._dialect = dialect
+        self._start_ns = start_ns
+        self._ended_ns: dict[int, int] = {}
+        self._awaited = [len(call.after) for call in calls]
+        self._followers: list[list[int]] = [[] for _ in calls]
+        for i, call in enumerate(calls):
+            for j in call.after:
+                self._followers[j].append(i)
+        self._conversation = Conversation(
+            session,
+            dialect.template,
+            session_key=mix(plan.salt, _SYSTEM, visit.session),
+            visit_key=mix(plan.salt, _VISIT, visit.place),
+        )
+        self._overlong: dict[int, int] = {}
+        self._own = Ledger(calls, session.block_size)
+        self._common = shared_by_plays(session)
+        self.shared = shared or Ledger(calls, session.block_size)
+        self.free = [i for i, call in enumerate(calls) if not call.after]
+
+    def end(self, i: int, at_ns: int) -> list[int]:
+        """Note that call *i* has ended; returns the calls that have become free by it."""
+        self._ended_ns[i] = at_ns
+        freed = []
+        for j in self._followers[i]:
+            self._awaited[j] -= 1
+            if not self._awaited[j]:
+                freed.append(j)
+        return freed
+
+    def due_ns(self, i: int) -> int:
+        """When the free call *i* is to be sent."""
+        call, plan = self._session.calls[i], self._plan
+        since = max((self._ended_ns[j] for j in call.after), default=self._start_ns)
+        if plan.timing == "recorded":
+            return max(since, self._start_ns + round(call.start_s / plan.speed * 1e9))
+        return since + round(planning.gap_s(plan, call.gap_s) * 1e9)
+
+    def body(self, i: int) -> bytes:
+        """The bytes of call *i*; to be asked for once."""
+        prompt = self._conversation.prompt(i)
+        self._overlong[i] = prompt.overlong
+        max_tokens = max(1, self._session.calls[i].osl)
+        return chat.body(self._dialect.model, prompt.messages, max_tokens, self._dialect.fields)
+
+    def request(self, i: int) -> Request:
+        """Call *i*, whose body was made, as it is about to be sent.
+
+        To be asked for in the order of sending: it notes what the server has seen by then.
+        """
+        call, session, plan = self._session.calls[i], self._session, self._plan
+        seen = max(self._own.seen(i), self.shared.seen(i, self._common[i]))
+        self._own.add(i)
+        self.shared.add(i, self._common[i])
+        cut_s = 0.0
+        if plan.timing == "think":
+            cut_s = call.gap_s / plan.speed - planning.gap_s(plan, call.gap_s)
+        return Request(
+            lane=self._visit.lane,
+            visit=self._visit.number,
+            session=session.id,
+            call=i,
+            calls=len(session.calls),
+            agent=call.agent,
+            due_ns=self.due_ns(i),
+            isl=call.isl,
+            osl=call.osl,
+            overlong=self._overlong.pop(i),
+            block=session.block_size,
+            shared=call.shared,
+            reuse=seen,
+            recorded_s=call.end_s - call.start_s if call.timed else None,
+            gap_cut_s=cut_s,
+        )

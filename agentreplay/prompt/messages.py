@@ -1,0 +1,201 @@
+"""A recorded prompt as chat messages whose bytes share what the recording shares. Pure.
+
+A prompt is cut into messages at *starts*: token positions with a role. A call inherits the starts
+of its parent that lie below what the two share, so nothing of a shared prefix ever changes, and
+adds the assistant's and the user's new parts after it. The chat template of the server adds
+tokens of its own; each message gives up as many at its start, and the last one at its end, so
+that the server counts the recorded length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from agentreplay.prompt import words
+from agentreplay.trace.model import Session
+
+Role = Literal["system", "user", "assistant"]
+
+MIN_PART_TOKENS = 64
+"""A message that is made anew is at least this long (and at least a block): it has to pay for the
+template, and a real one is seldom shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """How many tokens the server's chat template adds.
+
+    Attributes:
+        prompt: To a prompt, with its last user message.
+        system: To a system message; None where the server refuses that role.
+        pair: To an assistant's message and the user's after it, together.
+    """
+
+    prompt: int = 0
+    system: int | None = 0
+    pair: int = 0
+
+
+class Part(NamedTuple):
+    """Where a message starts, in tokens of the prompt, and whose it is."""
+
+    start: int
+    role: Role
+
+
+Outline = tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The messages of one call.
+
+    Attributes:
+        messages: Each message as JSON.
+        overlong: Tokens by which the prompt exceeds the recorded length: it was too short to pay
+            for the template.
+    """
+
+    messages: tuple[bytes, ...]
+    overlong: int
+
+
+def outline(session: Session, i: int, parent: Outline, *, system: bool = True) -> Outline:
+    """Cut the prompt of call *i* into messages.
+
+    Args:
+        session: The recorded session.
+        i: Index of the call.
+        parent: The outline of the call's parent; empty where it has none.
+        system: Whether the server takes system messages.
+    """
+    call, block = session.calls[i], session.block_size
+    least = max(block, MIN_PART_TOKENS)
+    system_end = call.system // block * block
+    inherited = tuple(part for part in parent if part.start < call.shared)
+    if not inherited:
+        if system and system_end >= least and call.isl - system_end >= least:
+            return Part(0, "system"), Part(system_end, "user")
+        return (Part(0, "user"),)
+    last = inherited[-1]
+    if last.role == "system":
+        start = max(call.shared, min(system_end, (call.isl - least) // block * block))
+        return (*inherited, Part(start, "user"))
+    if last.role == "assistant":
+        return (*inherited, Part(call.shared, "user"))
+    assert call.parent is not None
+    before = session.calls[call.parent]
+    end = min(call.shared + before.osl, call.isl - MIN_PART_TOKENS) // block * block
+    continued = call.shared >= (before.isl // block - 2) * block
+    if continued and call.shared - last.start >= least and end - call.shared >= least:
+        return (*inherited, Part(call.shared, "assistant"), Part(end, "user"))
+    return inherited
+
+
+class Conversation:
+    """The prompts of one play of a session, made in an order in which parents come first.
+
+    Keeps the messages of a call as bytes until its last child has taken them over, so a history
+    is never made or encoded twice.
+    """
+
+    def __init__(
+        self, session: Session, template: Template, *, session_key: int, visit_key: int
+    ) -> None:
+        self._session = session
+        self._template = template
+        self._session_key = session_key
+        self._visit_key = visit_key
+        self._made: dict[int, tuple[Outline, tuple[bytes, ...]]] = {}
+        self._children = [0] * len(session.calls)
+        for call in session.calls:
+            if call.parent is not None:
+                self._children[call.parent] += 1
+
+    def prompt(self, i: int) -> Prompt:
+        """The messages of call *i*, which may be asked for once; parents are made as needed."""
+        missing = [i]
+        while (parent := self._session.calls[missing[-1]].parent) is not None:
+            if parent in self._made:
+                break
+            missing.append(parent)
+        for call in reversed(missing):
+            made = self._make(call)
+        return made
+
+    def _make(self, i: int) -> Prompt:
+        call, template = self._session.calls[i], self._template
+        before, inherited = self._made.get(call.parent, ((), ())) if call.parent is not None else ((), ())
+        parts = outline(self._session, i, before, system=template.system is not None)
+        kept = max(0, sum(part.start < call.shared for part in before) - 1)
+        messages = list(inherited[:kept])
+        for n in range(kept, len(parts)):
+            messages.append(self._message(i, parts, n))
+        result = tuple(messages)
+        if self._children[i]:
+            self._made[i] = parts, result
+        if call.parent is not None:
+            self._children[call.parent] -= 1
+            if not self._children[call.parent]:
+                self._made.pop(call.parent, None)
+        return Prompt(result, self._overlong(i, parts))
+
+    def _message(self, i: int, parts: Outline, n: int) -> bytes:
+        start, stop = self._span(i, parts, n)
+        content = b"".join(self._text(i, start, stop))
+        return b'{"role":"%b","content":"%b"}' % (parts[n].role.encode(), content[1:])
+
+    def _span(self, i: int, parts: Outline, n: int) -> tuple[int, int]:
+        """Which tokens of the prompt are message *n*'s words, when it has paid for the template."""
+        call, template = self._session.calls[i], self._template
+        role, start = parts[n].role, parts[n].start
+        if role == "system":
+            start += template.system or 0
+        elif role == "assistant":
+            start += template.pair // 2
+        elif n and parts[n - 1].role == "assistant":
+            start += template.pair - template.pair // 2
+        if n + 1 < len(parts):
+            stop = parts[n + 1].start
+        else:
+            stop = max(call.isl - template.prompt, min(call.shared, call.isl))
+        return start, max(stop, start + 1)
+
+    def _overlong(self, i: int, parts: Outline) -> int:
+        template = self._template
+        counted = template.prompt
+        for n, part in enumerate(parts):
+            start, stop = self._span(i, parts, n)
+            counted += stop - start
+            counted += {"system": template.system or 0, "assistant": template.pair, "user": 0}[part.role]
+        return counted - self._session.calls[i].isl
+
+    def _text(self, i: int, start: int, stop: int) -> list[bytes]:
+        """The words of positions *start* to *stop* of call *i*'s prompt, from whoever named them."""
+        block = self._session.block_size
+        pieces: list[bytes] = []
+        owner: int | None = i
+        while owner is not None and stop > start:
+            call = self._session.calls[owner]
+            low = max(start, call.shared)
+            if low < stop:
+                system = min(max(call.system // block * block, low), stop)
+                if system < stop:
+                    pieces.append(words.text(words.mix(self._visit_key, owner), system, stop))
+                if low < system:
+                    pieces.append(words.text(words.mix(self._session_key, owner), low, system))
+                stop = low
+            owner = call.parent
+        return pieces[::-1]
+
+
+def known_words(roles: Sequence[Role], counts: Sequence[int], key: int) -> tuple[bytes, ...]:
+    """Messages of given lengths in words, for measuring the template."""
+    return tuple(
+        b'{"role":"%b","content":"%b"}'
+        % (role.encode(), words.text(words.mix(key, n), 0, count)[1:])
+        for n, (role, count) in enumerate(zip(roles, counts, strict=True))
+    )
+

@@ -1,0 +1,64 @@
+"""Prompt text computed from integers: a token range in, words out. Pure.
+
+`words.txt` holds 512 words of four letters that are one token each, with the space before them,
+in the tokenizers of the common models. So text of n words is n tokens, and any token range is one
+gather from a table: nothing is stored, and no tokenizer is needed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD_BYTES = 5
+"""A word and the space before it."""
+
+_MASK = (1 << 64) - 1
+_PER_HASH = 4  # words drawn from one 64-bit hash, 16 bits each
+
+
+def mix(*numbers: int) -> int:
+    """A 64-bit hash of integers, the same on every machine (the finaliser of SplitMix64)."""
+    state = 0
+    for number in numbers:
+        state = (state ^ number) + 0x9E3779B97F4A7C15 & _MASK
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state
+
+
+def text(key: int, start: int, stop: int) -> bytes:
+    """The words at token positions *start* to *stop* of the text named *key*.
+
+    Each word depends on the key and its position only, so ranges can be joined and cut at will.
+
+    Returns:
+        ASCII bytes, each word with a space before it: five bytes a token. They need no escaping
+        in JSON.
+    """
+    first = start // _PER_HASH
+    groups = np.arange(first, -(-stop // _PER_HASH), dtype=np.uint64)
+    drawn = _hashes(groups ^ np.uint64(key)).view("<u2") & np.uint16(_table().shape[0] - 1)
+    offset = first * _PER_HASH
+    return _table()[drawn[start - offset : stop - offset]].tobytes()
+
+
+def _hashes(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    values = values * np.uint64(0x9E3779B97F4A7C15)
+    values ^= values >> np.uint64(32)
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(29)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(32)
+    return values
+
+
+@cache
+def _table() -> NDArray[np.uint8]:
+    """(512, 5) bytes: a space and a word a row."""
+    words = files(__package__).joinpath("words.txt").read_bytes().split()
+    return np.frombuffer(b"".join(b" " + word for word in words), np.uint8).reshape(-1, WORD_BYTES)

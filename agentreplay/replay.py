@@ -1,0 +1,224 @@
+"""The scheduler: sends a plan's requests when they are due, and stops as the plan says. I/O.
+
+A lane is a task, a play of a session a task group, a call a child of it that starts when every
+call it waits for has ended. Reading time is `clock`, waiting is anyio's; nothing is sent before
+it is due, and nothing is sent after the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from agentreplay import plan as planning
+from agentreplay.client.exchange import exchange
+from agentreplay.client.stream import Stream
+from agentreplay.errors import TraceError
+from agentreplay.metrics.record import Record
+from agentreplay.metrics.window import Ending, Reason
+from agentreplay.plan import Plan
+from agentreplay.play import Dialect, Play
+from agentreplay.trace.model import Session
+from agentreplay.trace.prefix import Ledger
+
+NO_SUCCESS_CALLS = 20
+NO_SUCCESS_S = 10.0
+"""A run whose first calls, or first seconds, bring failures and no success is given up."""
+
+GIVE_UP_DRAIN_S = 1.0
+LONGEST_BACKOFF_S = 30.0
+LOOK_AHEAD_NS = 20_000_000
+"""A body is made this long before it is due: early enough to be ready, too late to pile up."""
+
+
+class Replay:
+    """One run of a plan. `run` it once; `stop` it from another task.
+
+    Args:
+        plan: What to send, and when.
+        sessions: How many sessions the trace has.
+        draw: Reads a session by its index; raises `TraceError` where it can't be read.
+        dialect: How requests must look.
+        stream: Sends them.
+        clock: Nanoseconds since the start of the run.
+        on_record: Takes each Record as it is made.
+        patience_calls: After so many failed calls without a success the run is given up.
+
+    Attributes:
+        in_flight: Requests sent and not ended.
+        live_lanes: Lanes that have not run out of work.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        sessions: int,
+        draw: Callable[[int], Awaitable[Session]],
+        dialect: Dialect,
+        stream: Stream,
+        clock: Callable[[], int],
+        on_record: Callable[[Record], None],
+        patience_calls: int = NO_SUCCESS_CALLS,
+    ) -> None:
+        self.plan = plan
+        self.in_flight = 0
+        self.live_lanes = plan.users
+        self._sessions = sessions
+        self._draw = draw
+        self._dialect = dialect
+        self._stream = stream
+        self._clock = clock
+        self._on_record = on_record
+        self._patience_calls = patience_calls
+        self._reason: Reason | None = None
+        self._closed_ns: int | None = None
+        self._succeeded = self._failed = 0
+        self._shared: dict[int, Ledger] = {}
+        self._waits: set[anyio.CancelScope] = set()
+        self._drain = anyio.CancelScope()
+
+    async def run(self) -> Ending:
+        """Send everything, wait for the answers, and tell how it ended."""
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(self._keep_time)
+            with self._drain:
+                async with anyio.create_task_group() as lanes:
+                    for lane in range(self.plan.users):
+                        lanes.start_soon(self._lane, lane)
+            beside.cancel_scope.cancel()
+        self._close()
+        assert self._closed_ns is not None
+        return Ending(self._reason or "work", self._closed_ns, self._clock())
+
+    def stop(self, reason: Reason, drain_s: float) -> None:
+        """Send nothing more; cut what is still in flight after *drain_s*."""
+        if self._reason is None:
+            self._reason = reason
+            self._close()
+            for wait in list(self._waits):
+                wait.cancel()
+        self._drain.deadline = min(self._drain.deadline, anyio.current_time() + drain_s)
+
+    def _close(self) -> None:
+        if self._closed_ns is None:
+            self._closed_ns = self._clock()
+
+    async def _keep_time(self) -> None:
+        """End the sending in time; before that, look whether the first seconds brought anything."""
+        duration_s = self.plan.duration_s
+        if duration_s is None or duration_s > NO_SUCCESS_S:
+            await self._until(int(NO_SUCCESS_S * 1e9), self._waits)
+            if self._failed and not self._succeeded and not self.in_flight:
+                self.stop("gave_up", GIVE_UP_DRAIN_S)
+        if duration_s is not None:
+            await self._until(int(duration_s * 1e9), self._waits)
+            self.stop("duration", self.plan.drain_s)
+
+    async def _until(self, due_ns: int, waits: set[anyio.CancelScope]) -> bool:
+        """Wait for an instant of the clock; False where the run or the play is over before.
+
+        The loop's timers are coarser than the clock and may fire early, so look and sleep again.
+        """
+        with anyio.CancelScope() as scope:
+            waits.add(scope)
+            self._waits.add(scope)
+            while self._reason is None and (left_ns := due_ns - self._clock()) > 0:
+                await anyio.sleep(left_ns / 1e9)
+        waits.discard(scope)
+        self._waits.discard(scope)
+        return self._reason is None and not scope.cancelled_caught
+
+    async def _lane(self, lane: int) -> None:
+        """Play visit after visit, until the plan or the lane's share of it is done."""
+        plan = self.plan
+        budget = _Budget(planning.lane_requests(plan, lane))
+        failures = unreadable = 0
+        await self._until(int(planning.lane_start_s(plan, lane) * 1e9), self._waits)
+        for visit in planning.visits(plan, lane, self._sessions):
+            if self._reason is not None or budget.spent or unreadable == self._sessions:
+                break
+            try:
+                session = await self._draw(visit.session)
+            except TraceError:
+                unreadable += 1
+                continue
+            unreadable = 0
+            if plan.arrivals:
+                arrival_ns = int((session.start_s or 0.0) / plan.speed * 1e9)
+                await self._until(arrival_ns, self._waits)
+            shared = self._shared.get(visit.session)
+            play = Play(plan, visit, session, self._dialect, self._clock(), shared)
+            self._shared[visit.session] = play.shared
+            if await self._play(play, budget):
+                failures = 0
+                continue
+            pause_s = min(2.0**failures, LONGEST_BACKOFF_S)
+            failures += 1
+            await self._until(self._clock() + int(pause_s * 1e9), self._waits)
+        self.live_lanes -= 1
+        if not plan.arrivals or not self.live_lanes:
+            self._close()
+
+    async def _play(self, play: Play, budget: _Budget) -> bool:
+        """Send a play's calls as they become free; False where one of them failed.
+
+        After a failure what is in flight ends, and nothing new of the play is sent.
+        """
+        waits: set[anyio.CancelScope] = set()
+        failed = False
+
+        async def call(i: int) -> None:
+            nonlocal failed
+            due_ns = play.due_ns(i)
+            if not await self._until(due_ns - LOOK_AHEAD_NS, waits) or failed or budget.spent:
+                return
+            budget.spend()
+            body = play.body(i)
+            if not await self._until(due_ns, waits) or failed:
+                return
+            if await self._send(play, i, body):
+                for freed in play.end(i, self._clock()):
+                    calls.start_soon(call, freed)
+            else:
+                failed = True
+                for wait in list(waits):
+                    wait.cancel()
+
+        async with anyio.create_task_group() as calls:
+            for i in play.free:
+                calls.start_soon(call, i)
+        return not failed
+
+    async def _send(self, play: Play, i: int, body: bytes) -> bool:
+        """Send one call; whether it succeeded."""
+        self.in_flight += 1
+        try:
+            record = await exchange(
+                self._stream, play.request(i), body, self._clock, self._on_record
+            )
+        finally:
+            self.in_flight -= 1
+        if record.error is None:
+            self._succeeded += 1
+            return True
+        self._failed += 1
+        late = self._clock() >= NO_SUCCESS_S * 1e9
+        if not self._succeeded and (self._failed >= self._patience_calls or late):
+            self.stop("gave_up", GIVE_UP_DRAIN_S)
+        return False
+
+
+class _Budget:
+    """How many calls a lane may still send; without end where the plan sets no limit."""
+
+    def __init__(self, calls: int | None) -> None:
+        self._calls = calls
+
+    @property
+    def spent(self) -> bool:
+        return self._calls == 0
+
+    def spend(self) -> None:
+        if self._calls is not None:
+            self._calls -= 1

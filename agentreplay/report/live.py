@@ -1,0 +1,103 @@
+"""What a run shows while it goes: one line of the figures that tell whether to wait. Pure.
+
+`Tally` takes the records as they come and keeps a few numbers of each; `line` puts them in words.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+
+import numpy as np
+
+from agentreplay.metrics.record import Record
+from agentreplay.units import as_duration, as_number
+
+RECENT_NS = 10_000_000_000
+"""Rates are over the last ten seconds."""
+
+
+class Tally:
+    """The running figures of a run.
+
+    Attributes:
+        succeeded: Requests that succeeded.
+        failures: Failed requests by kind.
+        last_failure: The latest cause.
+    """
+
+    def __init__(self) -> None:
+        self.succeeded = 0
+        self.failures: Counter[str] = Counter()
+        self.last_failure = ""
+        self._recent: deque[tuple[int, int, int]] = deque()
+        self._tpot_s = array("d")
+        self._ttft_s = array("d")
+
+    def take(self, record: Record) -> None:
+        """Count a record."""
+        if record.error is not None:
+            if record.error.kind != "cancelled":
+                self.failures[record.error.kind] += 1
+                self.last_failure = record.error.message
+            return
+        self.succeeded += 1
+        first, last, osl = record.first_token_ns, record.last_token_ns, record.osl or 0
+        self._recent.append((record.done_ns, record.isl or record.request.isl, osl))
+        if first is None or last is None:
+            return
+        self._ttft_s.append((first - record.sent_ns) / 1e9)
+        if osl > 1 and last > first and not record.burst:
+            self._tpot_s.append((last - first) / 1e9 / (osl - 1))
+
+    def rates(self, now_ns: int) -> tuple[float, float]:
+        """Total and output tokens a second of the answers that ended in the last seconds."""
+        while self._recent and self._recent[0][0] < now_ns - RECENT_NS:
+            self._recent.popleft()
+        seconds = min(now_ns, RECENT_NS) / 1e9
+        if seconds <= 0:
+            return 0.0, 0.0
+        output = sum(osl for _, _, osl in self._recent)
+        return (sum(isl for _, isl, _ in self._recent) + output) / seconds, output / seconds
+
+    @property
+    def interactivity_p90(self) -> float | None:
+        """Tokens a second that 90 % of the requests so far reach."""
+        return 1 / float(np.percentile(self._tpot_s, 90)) if self._tpot_s else None
+
+    @property
+    def ttft_p50_s(self) -> float | None:
+        """Median time to first token so far."""
+        return float(np.percentile(self._ttft_s, 50)) if self._ttft_s else None
+
+
+def banner(simulated: str) -> str:
+    """The first line of whatever shows results of a simulated server."""
+    return f"SIMULATED SERVER ({simulated})"
+
+
+def line(tally: Tally, now_ns: int, duration_s: float | None, lanes: int, in_flight: int) -> str:
+    """The figures of this moment."""
+    elapsed_s = now_ns / 1e9
+    if duration_s is None:
+        time = as_duration(round(elapsed_s))
+    elif elapsed_s <= duration_s:
+        time = f"{elapsed_s:.0f}/{duration_s:.0f} s"
+    else:
+        time = f"draining {elapsed_s - duration_s:.0f} s"
+    total, output = tally.rates(now_ns)
+    parts = [
+        time,
+        f"{lanes} users",
+        f"{in_flight} in flight",
+        f"{tally.succeeded} done",
+        f"{as_number(round(total))} tok/s total, {as_number(round(output))} output",
+    ]
+    if tally.interactivity_p90 is not None:
+        parts.append(f"P90 {tally.interactivity_p90:.1f} tok/s/user")
+    if tally.ttft_p50_s is not None:
+        parts.append(f"TTFT {as_duration(tally.ttft_p50_s)}")
+    if tally.failures:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in tally.failures.most_common(3))
+        parts.append(f"FAILED {kinds}")
+    return " · ".join(parts)

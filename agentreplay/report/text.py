@@ -1,0 +1,220 @@
+"""A run's report for the terminal: what matters first, the details below. Pure.
+
+Takes the value of `report.value` and returns what rich prints; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from agentreplay.report.live import banner
+from agentreplay.trace.statistics import Statistics
+from agentreplay.units import as_duration, as_number, as_percent, as_tokens
+
+_COLUMNS = ("n", "mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
+
+_TIMES = (
+    ("ttft", "TTFT"),
+    ("ttft_visible", "TTFT, visible"),
+    ("tpot", "TPOT"),
+    ("chunk_gap", "gap between chunks"),
+    ("latency", "latency"),
+    ("latency_from_due", "latency from due"),
+    ("lag", "lag (sent − due)"),
+    ("session_seconds", "session, whole"),
+)
+_RATES = (
+    ("interactivity", "interactivity"),
+    ("interactivity_corrected", "… corrected for bundles"),
+    ("interactivity_normalised", "… normalised (OSL / latency)"),
+    ("user_output_rate", "output of a user"),
+    ("user_output_rate_streaming", "… while streaming"),
+)
+_LENGTHS = (("isl", "input tokens"), ("osl", "output tokens"))
+_SHARES = (
+    ("isl_error", "input length error"),
+    ("osl_error", "output length error"),
+    ("session_slowdown", "session slowdown (×)"),
+)
+
+
+def report(value: dict[str, Any]) -> RenderableType:
+    """The whole report of a run."""
+    parts: list[RenderableType] = []
+    if value["simulated"]:
+        parts.append(Text(banner(value["simulated"]), style="bold yellow"))
+    parts += [Text(_headline(value)), Text("")]
+    if value["failures"]:
+        parts += [_failures(value), Text("")]
+    parts += [_main_figures(value), Text(""), _details(value), Text("")]
+    parts += [Text(note, style="dim") for note in _remarks(value)]
+    parts.append(_verdict(value))
+    return Group(*parts)
+
+
+def _headline(value: dict[str, Any]) -> str:
+    endpoint, plan, trace = value["endpoint"], value["plan"], value["trace"]
+    paths = ", ".join(trace["paths"])
+    asked = [f"{plan['users']} users"]
+    if plan["duration_s"] is not None:
+        asked.append(as_duration(plan["duration_s"]))
+    asked += [
+        f"{plan[name]} {name}" for name in ("sessions", "requests") if plan[name] is not None
+    ]
+    asked += [f"timing {plan['timing']}", f"seed {plan['seed']}"]
+    where = f"{endpoint.get('url', 'no endpoint')} · {endpoint.get('model', 'no model')}"
+    return f"{paths} ({trace['sessions']} sessions) → {where}\n{' · '.join(asked)}"
+
+
+def _failures(value: dict[str, Any]) -> RenderableType:
+    requests = value["metrics"]["requests"]
+    title = f"{requests['failed']} of {requests['attempted']} requests failed"
+    table = Table(title=title, title_style="bold red", title_justify="left", box=None)
+    table.add_column("kind", style="red")
+    table.add_column("count", justify="right")
+    table.add_column("for example", overflow="fold")
+    for group in value["failures"]:
+        table.add_row(group["kind"], str(group["count"]), escape(group["example"]))
+    return table
+
+
+def _main_figures(value: dict[str, Any]) -> RenderableType:
+    metrics, window = value["metrics"], value["window"]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    rated = f"over {as_duration(window['seconds'])}"
+    suffix = ""
+    if metrics["total_token_rate"] is None and metrics["total_token_rate_run"] is not None:
+        rated, suffix = "over the whole run: the window was too short", "_run"
+    interactivity, ttft = metrics["interactivity"], metrics["ttft"]
+    user = metrics["user_output_rate"]
+    requests, sessions, reuse = metrics["requests"], metrics["sessions"], metrics["prefix_reuse"]
+    rows = [
+        ("Total tokens", _rate(metrics["total_token_rate" + suffix]), f"input + output, {rated}"),
+        ("Output tokens", _rate(metrics["output_token_rate" + suffix]), ""),
+        (
+            "Output of a user",
+            _rate(user["p50"]),
+            f"median of {user['n']} users; 90 % have {as_number(user['p90'])} or more",
+        ),
+        (
+            "P90 interactivity",
+            _rate(interactivity["p90"], "tok/s/user"),
+            f"90 % of {interactivity['n']} requests reach it; "
+            f"median {as_number(interactivity['p50'])}",
+        ),
+        (
+            "TTFT",
+            as_duration(ttft["p50"]),
+            f"median; P95 {as_duration(ttft['p95'])}, P99 {as_duration(ttft['p99'])}",
+        ),
+        (
+            "Requests",
+            f"{requests['succeeded']:,} ok",
+            f"{requests['failed']} failed, {requests['cancelled']} cut at the end, "
+            f"{requests['warmup']} before the window",
+        ),
+        (
+            "Sessions",
+            f"{sessions['completed']:,} whole",
+            f"{sessions['started']} started, {sessions['distinct']} distinct",
+        ),
+        ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse)),
+    ]
+    gaps = value["gaps"]
+    if gaps["cut"]:
+        limit = as_duration(value["plan"]["max_gap_s"])
+        rows.append(
+            ("Waits cut", f"{gaps['cut']:,}", f"to {limit}, by {as_duration(gaps['cut_s'])} in all")
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _reuse(reuse: dict[str, float | None]) -> str:
+    if reuse["server"] is None:
+        return "possible; the server does not report cached tokens"
+    return f"possible; the server found {as_percent(reuse['server'])}"
+
+
+def _rate(value: float | None, unit: str = "tok/s") -> str:
+    return f"{as_number(value)} {unit}" if value is not None else "–"
+
+
+def _details(value: dict[str, Any]) -> RenderableType:
+    metrics = value["metrics"]
+    table = Table(box=None, header_style="dim", padding=(0, 1))
+    table.add_column("")
+    for column in _COLUMNS:
+        table.add_column(column, justify="right")
+    for names, show in (
+        (_RATES, as_number),
+        (_TIMES, as_duration),
+        (_LENGTHS, as_tokens),
+        (_SHARES, _fine),
+    ):
+        for name, title in names:
+            if metrics[name]["n"]:
+                cells = [show(metrics[name][column]) for column in _COLUMNS[1:]]
+                table.add_row(title, f"{metrics[name]['n']:,}", *cells)
+    return table
+
+
+def _fine(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _remarks(value: dict[str, Any]) -> list[str]:
+    metrics, endpoint, trace = value["metrics"], value["endpoint"], value["trace"]
+    remarks = []
+    if metrics["interactivity"]["n"]:
+        remarks.append(
+            "Of rates, p90 is what 90 % reach or exceed, and min is the slowest; of times, p90 is "
+            "what 90 % stay within."
+        )
+    if cause := endpoint.get("calibration_failure"):
+        remarks.append(f"The chat template was not measured: {cause}")
+    if value["overlong"]:
+        remarks.append(
+            f"{value['overlong']} prompts were too short to pay for the chat template and were "
+            "sent longer than recorded."
+        )
+    if value["after_window"]:
+        remarks.append(
+            f"{value['after_window']} requests were sent after the window closed: they count as "
+            "requests, not in distributions and rates."
+        )
+    if metrics["sessions"]["reused"]:
+        remarks.append(
+            f"{metrics['sessions']['reused']} of {metrics['sessions']['started']} sessions were "
+            "played before in this run, with other text."
+        )
+    for source, cause in list(trace["skipped"].items())[:5]:
+        remarks.append(f"Skipped {source}: {cause}")
+    remarks += [warning["text"] for warning in value["verdict"]["warnings"]]
+    return remarks
+
+
+def _verdict(value: dict[str, Any]) -> Text:
+    verdict = value["verdict"]
+    if verdict["valid"]:
+        return Text("Verdict: valid", style="bold green")
+    text = Text("Verdict: invalid", style="bold red")
+    for reason in verdict["reasons"]:
+        text.append(f"\n  {reason['id']}: {reason['text']}", style="not bold")
+    return text
+
+
+def trace_report(
+    found: Statistics, files: int, skipped: dict[str, str], notes: dict[str, dict[str, int]]
+) -> RenderableType:
+    """What is in a trace set, and what was left out of it."""
+    return Group()

@@ -1,0 +1,246 @@
+"""The main job: a plan, a trace and an endpoint in; a run directory and a summary out."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from agentreplay.client.endpoint import (
+    Calibration,
+    Endpoint,
+    calibrate,
+    chat_url,
+    http_stream,
+    open_client,
+)
+from agentreplay.client.health import LoopWatch
+from agentreplay.client.transport import raise_malloc_threshold
+from agentreplay.metrics.record import Record
+from agentreplay.metrics.summary import ClientHealth, Summary
+from agentreplay.metrics.verdict import Limits
+from agentreplay.metrics.window import Ending
+from agentreplay.plan import Plan
+from agentreplay.replay import NO_SUCCESS_CALLS, Replay
+from agentreplay.report.value import summary_value
+from agentreplay.sim.server import embedded
+from agentreplay.store import Run, RunWriter, read_run, write_summary
+from agentreplay.trace.load import TraceSet, content_hash
+from agentreplay.trace.model import Session
+
+BRIEF_DRAIN_S = 5.0
+"""How long answers may still take after a first signal; a second one cuts them."""
+
+FLUSH_S = 1.0
+VIEW_S = 0.25
+
+View = Callable[[int, Replay, Record | None], None]
+"""Looks at a run: nanoseconds since its start, the scheduler, and a record that has just come;
+called without one a few times a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        run: The run directory, read back.
+        summary: What it came to.
+        value: The same as summary.json holds it.
+        signal: The signal that interrupted it, if any.
+    """
+
+    run: Run
+    summary: Summary
+    value: dict[str, Any]
+    signal: int | None
+
+
+class _Signals:
+    """The first SIGINT or SIGTERM ends the sending, the second one cuts what is in flight."""
+
+    def __init__(self, drain_s: float) -> None:
+        self.first: int | None = None
+        self.replay: Replay | None = None
+        self.scope = anyio.CancelScope()
+        self._drain_s = drain_s
+
+    async def watch(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                drain_s = self._drain_s if self.first is None else 0.0
+                self.first = self.first or number
+                if self.replay is None:
+                    self.scope.cancel()
+                else:
+                    self.replay.stop("interrupted", drain_s)
+
+
+async def run(
+    trace: TraceSet,
+    plan: Plan,
+    out: Path,
+    *,
+    endpoint: Endpoint | None = None,
+    profile: str = "demo",
+    limits: Limits | None = None,
+    view: View | None = None,
+) -> Result:
+    """Replay *trace* as *plan* says, and leave a run directory at *out*.
+
+    Args:
+        trace: The recorded sessions.
+        plan: What to send, and when.
+        out: The run directory to make.
+        endpoint: What to send to; None for the embedded simulated server.
+        profile: The simulated server's profile.
+        limits: Where the run stops being valid.
+        view: Looks on.
+
+    Raises:
+        AgentReplayError: the directory can't be written, or the embedded server doesn't start.
+    """
+    raise_malloc_threshold()
+    manifest = _manifest(trace, plan, limits or Limits())
+    signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
+    with RunWriter(out, manifest) as writer:
+        async with AsyncExitStack() as stack, anyio.create_task_group() as beside:
+            beside.start_soon(signals.watch)
+            hashed: list[str] = []
+            beside.start_soon(_hash, trace, hashed)
+            with signals.scope:
+                if endpoint is None:
+                    endpoint = Endpoint(chat_url(await stack.enter_async_context(embedded(profile))))
+                manifest["endpoint"]["url"] = endpoint.url
+                known = await _prepare(endpoint)
+                manifest["endpoint"] = _described(endpoint, known)
+                writer.describe(manifest)
+                ending, health = await _replay(trace, plan, endpoint, known, writer, signals, view)
+            if signals.scope.cancelled_caught:
+                ending, health = Ending("interrupted", 0, 0), None
+            while not hashed and signals.first is None:
+                await anyio.sleep(0.01)
+            facts = {
+                "trace_sha256": hashed[0] if hashed else None,
+                "skipped": trace.skipped,
+                "notes": {path: dict(notes) for path, notes in trace.notes.items()},
+            }
+            writer.end(ending, health, facts)
+            beside.cancel_scope.cancel()
+    return conclude(out, signals.first)
+
+
+def conclude(path: Path, signal_number: int | None = None) -> Result:
+    """Compute the summary of a run directory, and write it there."""
+    read = read_run(path)
+    summary = read.summary()
+    value = summary_value(read, summary)
+    write_summary(path, value)
+    return Result(read, summary, value, signal_number)
+
+
+async def _prepare(endpoint: Endpoint) -> Calibration:
+    async with open_client(endpoint, time.monotonic_ns) as client:
+        return await calibrate(endpoint, client, time.monotonic_ns)
+
+
+async def _replay(
+    trace: TraceSet,
+    plan: Plan,
+    endpoint: Endpoint,
+    known: Calibration,
+    writer: RunWriter,
+    signals: _Signals,
+    view: View | None,
+) -> tuple[Ending, ClientHealth]:
+    origin_ns = time.monotonic_ns()
+
+    def clock() -> int:
+        return time.monotonic_ns() - origin_ns
+
+    def on_record(record: Record) -> None:
+        writer.append(record)
+        if view is not None:
+            view(clock(), replay, record)
+
+    async def keep() -> None:
+        while True:
+            await anyio.sleep(FLUSH_S)
+            writer.flush()
+
+    async def show() -> None:
+        while view is not None:
+            view(clock(), replay, None)
+            await anyio.sleep(VIEW_S)
+
+    one = anyio.CapacityLimiter(1)
+
+    async def draw(index: int) -> Session:
+        return await anyio.to_thread.run_sync(trace.__getitem__, index, limiter=one)
+
+    async with open_client(endpoint, clock) as client:
+        replay = Replay(
+            plan,
+            len(trace),
+            draw,
+            known.dialect,
+            http_stream(client, endpoint.url, clock),
+            clock,
+            on_record,
+            # Where the first requests failed already, one more is enough to show how.
+            1 if known.failure and known.failure.kind != "bad_stream" else NO_SUCCESS_CALLS,
+        )
+        signals.replay = replay
+        watch = LoopWatch(clock)
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(watch.run)
+            beside.start_soon(keep)
+            beside.start_soon(show)
+            ending = await replay.run()
+            beside.cancel_scope.cancel()
+        return ending, watch.health()
+
+
+async def _hash(trace: TraceSet, hashed: list[str]) -> None:
+    hashed.append(await anyio.to_thread.run_sync(content_hash, trace, abandon_on_cancel=True))
+
+
+def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:
+    files = []
+    for file in trace.files:
+        stat = file.stat()
+        files.append({"path": str(file), "bytes": stat.st_size, "mtime_s": stat.st_mtime})
+    return {
+        "agentreplay": version("agentreplay-loadgen"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "plan": asdict(plan),
+        "limits": asdict(limits),
+        "endpoint": {},
+        "trace": {"paths": [str(path) for path in trace.paths], "sessions": len(trace), "files": files},
+        "machine": {"python": platform.python_version(), "system": platform.platform()},
+    }
+
+
+def _described(endpoint: Endpoint, known: Calibration) -> dict[str, Any]:
+    """What is kept of an endpoint: no key, and of headers only the names."""
+    template = asdict(known.dialect.template)
+    return {
+        "url": endpoint.url,
+        "model": known.dialect.model,
+        "fields": known.dialect.fields,
+        "headers": [name for name, _ in endpoint.headers],
+        "template": template if known.tokens_per_word is not None else None,
+        "tokens_per_word": known.tokens_per_word,
+        "calibration_failure": known.failure.message if known.failure else None,
+        "simulated": known.simulated,
+    }

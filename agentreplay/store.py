@@ -1,0 +1,176 @@
+"""The run directory: everything a run leaves, written so that nothing is lost. I/O.
+
+    run.json       what was to be done: plan, endpoint, trace files; written first
+    records.jsonl  one Record a line, as they come
+    end.json       how it ended, and how the client kept up
+    summary.json   what it came to; can be made again from the others
+
+A run that was killed has no end.json, and its last line may be cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from agentreplay.errors import AgentReplayError
+from agentreplay.metrics.record import Failure, Record, Request
+from agentreplay.metrics.summary import ClientHealth, Summary, summarize
+from agentreplay.metrics.verdict import Limits
+from agentreplay.metrics.window import Ending
+from agentreplay.plan import Plan
+
+VERSION = 1
+
+_MANIFEST, _RECORDS, _END, _SUMMARY = "run.json", "records.jsonl", "end.json", "summary.json"
+
+
+class RunWriter:
+    """Writes a run directory. `close` it, or use it in a with statement.
+
+    Raises:
+        AgentReplayError: the directory holds a run already, or can't be written.
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.path = path
+        if (path / _RECORDS).exists():
+            raise AgentReplayError(f"{path} holds a run already: name another folder with --out")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self.describe(manifest)
+            self._records: IO[bytes] = (path / _RECORDS).open("wb", buffering=1 << 20)
+        except OSError as error:
+            raise AgentReplayError(f"{path}: can't write there: {error.strerror}") from None
+
+    def describe(self, manifest: Mapping[str, Any]) -> None:
+        """Write what is to be done; again when more of it is known."""
+        _write(self.path / _MANIFEST, {"version": VERSION, **manifest})
+
+    def append(self, record: Record) -> None:
+        """Keep a record; on disk with the next `flush`."""
+        self._records.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+    def flush(self) -> None:
+        """Hand what was appended to the operating system."""
+        self._records.flush()
+
+    def end(self, ending: Ending, health: ClientHealth | None, facts: Mapping[str, Any]) -> None:
+        """Write how the run ended."""
+        self.close()
+        health_value = asdict(health) if health else None
+        _write(self.path / _END, {"ending": asdict(ending), "client": health_value, **facts})
+
+    def close(self) -> None:
+        """Flush and close the records."""
+        self._records.close()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory, read back.
+
+    Attributes:
+        path: Where it lies.
+        manifest: What was to be done.
+        plan: The plan of it.
+        limits: Where it stops being valid.
+        ending: How it ended; None for a run that was killed or is still going.
+        health: How the client kept up, where known.
+        facts: What else was known at the end; empty where there was none.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    plan: Plan
+    limits: Limits
+    ending: Ending | None
+    health: ClientHealth | None
+    facts: dict[str, Any]
+
+    def records(self) -> Iterator[Record]:
+        """The records, as a stream; a line that was cut off is left out."""
+        try:
+            with (self.path / _RECORDS).open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):
+                        yield _record(orjson.loads(line))
+        except FileNotFoundError:
+            return
+
+    def summary(self) -> Summary:
+        """Compute every metric from the records."""
+        last_ns = 0
+        if self.ending is None:
+            last_ns = max((record.done_ns for record in self.records()), default=0)
+        return summarize(
+            self.records(), self.plan, self.ending, self.health, self.limits, last_ns
+        )
+
+
+def read_run(path: Path) -> Run:
+    """Open a run directory.
+
+    Raises:
+        AgentReplayError: it is none, or of another version.
+    """
+    try:
+        manifest = orjson.loads((path / _MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise AgentReplayError(f"{path} is no run directory: it has no {_MANIFEST}") from None
+    except orjson.JSONDecodeError as error:
+        raise AgentReplayError(f"{path / _MANIFEST}: broken JSON: {error}") from None
+    if manifest.get("version") != VERSION:
+        raise AgentReplayError(
+            f"{path}: run directory version {manifest.get('version')!r}; "
+            f"this program reads version {VERSION}"
+        )
+    facts: dict[str, Any] = {}
+    try:
+        facts = orjson.loads((path / _END).read_bytes())
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        pass  # killed before, or while, it was written
+    ending, client = facts.pop("ending", None), facts.pop("client", None)
+    if client:
+        client["cpu_share"] = tuple(client["cpu_share"])
+    return Run(
+        path,
+        manifest,
+        Plan(**manifest["plan"]),
+        Limits(**manifest["limits"]),
+        Ending(**ending) if ending else None,
+        ClientHealth(**client) if client else None,
+        facts,
+    )
+
+
+def write_summary(path: Path, value: Mapping[str, Any]) -> None:
+    """Write summary.json into a run directory."""
+    _write(path / _SUMMARY, value)
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace the file whole, so that a kill leaves the old one or the new one."""
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    draft.replace(path)
+
+
+def _record(value: dict[str, Any]) -> Record:
+    value["request"] = Request(**value["request"])
+    value["chunk_us"] = tuple(value["chunk_us"])
+    if value["chunk_tokens"] is not None:
+        value["chunk_tokens"] = tuple(value["chunk_tokens"])
+    if value["error"] is not None:
+        value["error"] = Failure(**value["error"])
+    return Record(**value)

@@ -1,0 +1,185 @@
+"""Weka traces (kv-cache-tester, AgentX): one JSON object a session, prompts as block ids.
+
+Pure: a decoded JSON value in, a session and notes out. docs/traces.md describes the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentreplay.errors import TraceError
+from agentreplay.trace.model import Call, Notes, Session
+from agentreplay.trace.structure import link, shared_prefixes, with_estimated_ends
+
+SESSION_FIELDS = frozenset(
+    "id models block_size hash_id_scope tool_tokens system_tokens requests totals".split()
+)
+REQUEST_FIELDS = frozenset(
+    "t type model in out hash_ids input_types output_types stop api_time think_time ttft".split()
+)
+SUBAGENT_FIELDS = frozenset(
+    "t type agent_id subagent_type duration_ms total_tokens tool_use_count status models "
+    "tool_tokens system_tokens requests".split()
+)
+
+
+def recognises(value: object) -> bool:
+    """Whether a decoded JSON value is a Weka session."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("requests"), list)
+        and ("block_size" in value or "hash_id_scope" in value)
+    )
+
+
+def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
+    """Read one session.
+
+    Raises:
+        TraceError: the object has no usable block size or no usable request.
+    """
+    notes: Notes = Notes()
+    block_size = _count(value.get("block_size"))
+    if not block_size:
+        raise TraceError(f"{source}: block_size is missing or not a positive whole number")
+    _note_unknown(value, SESSION_FIELDS, notes)
+    rows = list(_requests(value, "", 0.0, notes))
+    rows.sort(key=lambda row: row[0].start_s)
+    if not rows:
+        raise TraceError(f"{source}: no usable request")
+    scope = value.get("hash_id_scope")
+    if scope == "global":
+        notes["global block ids: prefixes are shared within the session only"] += 1
+    prompts = [_blocks(call, ids, block_size, notes) for call, ids in rows]
+    if scope is None:
+        prompts = _separated([call.agent for call, _ in rows], prompts)
+    origin_s = rows[0][0].start_s
+    calls = [
+        Call(
+            start_s=call.start_s - origin_s,
+            end_s=call.end_s - origin_s,
+            timed=call.timed,
+            isl=call.isl,
+            osl=call.osl,
+            after=(),
+            gap_s=0.0,
+            parent=parent,
+            shared=blocks * block_size,
+            system=call.system,
+            agent=call.agent,
+            model=call.model,
+            cached=None,
+        )
+        for (call, _), (parent, blocks) in zip(rows, shared_prefixes(prompts), strict=True)
+    ]
+    identity = value.get("id")
+    name = identity if isinstance(identity, str) and identity else source
+    linked = link(with_estimated_ends(calls), block_size)
+    return Session(name, None, linked, block_size, source), notes
+
+
+def _requests(
+    holder: Mapping[str, Any], agent: str, origin_s: float, notes: Notes
+) -> Iterator[tuple[Call, list[Any]]]:
+    """The requests of an agent and of its subagents, with their block ids as recorded."""
+    system = (_count(holder.get("tool_tokens")) or 0) + (_count(holder.get("system_tokens")) or 0)
+    entries = [entry for entry in holder["requests"] if isinstance(entry, dict)]
+    if others := len(holder["requests"]) - len(entries):
+        notes["entries that are no objects, left out"] += others
+    relative = _inner_times_are_relative(entries)
+    for number, entry in enumerate(entries):
+        t = _number(entry.get("t"))
+        if isinstance(entry.get("requests"), list):
+            _note_unknown(entry, SUBAGENT_FIELDS, notes)
+            label = str(entry.get("agent_id") or f"{agent}/{number}")
+            yield from _requests(entry, label, origin_s + ((t or 0.0) if relative else 0.0), notes)
+            continue
+        if entry.get("type") == "subagent":
+            notes["subagents without requests, left out"] += 1
+            continue
+        isl, osl = _count(entry.get("in")), _count(entry.get("out"))
+        if t is None or not isl:
+            notes["requests without a time or an input length, left out"] += 1
+            continue
+        _note_unknown(entry, REQUEST_FIELDS, notes)
+        seconds = _number(entry.get("api_time"))
+        timed = seconds is not None and seconds >= 0
+        if not timed:
+            notes["calls without api_time, duration estimated"] += 1
+        if not osl:
+            notes["calls without output, sent with one token"] += 1
+        model, ids = entry.get("model"), entry.get("hash_ids")
+        start_s = origin_s + t
+        yield (
+            Call(
+                start_s=start_s,
+                end_s=start_s + (seconds or 0.0) if timed else start_s,
+                timed=timed,
+                isl=isl,
+                osl=osl or 0,
+                after=(),
+                gap_s=0.0,
+                parent=None,
+                shared=0,
+                system=min(system, isl),
+                agent=agent,
+                model=model if isinstance(model, str) else None,
+                cached=None,
+            ),
+            ids if isinstance(ids, list) else [],
+        )
+
+
+def _inner_times_are_relative(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the times inside subagent entries count from the entry.
+
+    The raw sets count from the entry, the published ones from the session's start, and a row says
+    neither. An inner time of 0, or one before its entry, can only count from the entry.
+    """
+    for entry in entries:
+        t = _number(entry.get("t"))
+        inner = entry.get("requests")
+        if t is None or not isinstance(inner, list):
+            continue
+        times = [_number(row.get("t")) for row in inner if isinstance(row, dict)]
+        known = [time for time in times if time is not None]
+        if known and ((known[0] == 0 and t > 0) or min(known) < t - 1):
+            return True
+    return False
+
+
+def _blocks(call: Call, ids: list[Any], block_size: int, notes: Notes) -> list[int]:
+    """The ids of the whole blocks of a prompt; the rest of it has none."""
+    whole = call.isl // block_size
+    if len(ids) > whole:
+        notes["calls with more block ids than whole blocks, cut"] += 1
+        ids = ids[:whole]
+    return ids
+
+
+def _separated(agents: Sequence[str], prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Ids of recordings without a scope name blocks within their agent only: keep them apart."""
+    names: dict[tuple[str, int], int] = {}
+    return [
+        [names.setdefault((agent, block), len(names)) for block in ids]
+        for agent, ids in zip(agents, prompts, strict=True)
+    ]
+
+
+def _note_unknown(value: Mapping[str, Any], known: frozenset[str], notes: Notes) -> None:
+    for name in value.keys() - known:
+        notes[f"unknown field {name!r}, ignored"] += 1
+
+
+def _number(value: object) -> float | None:
+    """A JSON number as a float; None for null, absence and any other type."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return None
+
+
+def _count(value: object) -> int | None:
+    """A non-negative whole number, also where a table made a float of it."""
+    number = _number(value)
+    return int(number) if number is not None and number >= 0 and number.is_integer() else None

@@ -1,0 +1,213 @@
+"""Who waits for whom, and who shares what: derived once, in one way, for every trace format.
+
+A reader delivers calls with their times, lengths and models, in order of `start_s`, and for each
+either its block ids (`shared_prefixes`) or what it shares with an earlier call. `link` adds the
+waiting. Nothing here knows a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from agentreplay.trace.model import Call, Session
+
+ROUNDING_S = 1.0
+"""Recorded stamps may be whole seconds, so two of them may seem to overlap by this much."""
+
+TAIL_BLOCKS = 2
+"""A continued prompt may differ from its predecessor in its last blocks: the tail is tokenised
+anew when text is appended."""
+
+FALLBACK_TOKENS_S = 35.0
+"""Output tokens a second of a call without an end in a session without any measured call: the
+median output over the median duration of the published Weka sessions."""
+
+
+def with_estimated_ends(calls: Sequence[Call]) -> list[Call]:
+    """Fill in `end_s` of the calls that are not `timed`; the calls are in order of `start_s`.
+
+    An unknown duration is the call's output at the median speed of the session's measured ones,
+    and at most the time to its agent's next call, so that no gap becomes negative.
+    """
+    speeds = [
+        call.osl / (call.end_s - call.start_s)
+        for call in calls
+        if call.timed and call.osl and call.end_s > call.start_s
+    ]
+    tokens_s = median(speeds) if speeds else FALLBACK_TOKENS_S
+    filled = list(calls)
+    next_start_s: dict[str, float] = {}
+    for i in range(len(calls) - 1, -1, -1):
+        call = calls[i]
+        if not call.timed:
+            end_s = call.start_s + call.osl / tokens_s
+            end_s = min(end_s, next_start_s.get(call.agent, end_s))
+            filled[i] = replace(call, end_s=end_s)
+        next_start_s[call.agent] = call.start_s
+    return filled
+
+
+def shared_prefixes(prompts: Sequence[list[int]]) -> list[tuple[int | None, int]]:
+    """For each prompt, given as block ids: its parent, and how many blocks they share.
+
+    An id names a block and all before it, so the ids of a prompt that occurred before are a
+    prefix of it, and one binary search finds how long it is.
+
+    Returns:
+        (index of the latest earlier prompt that shares the most leading blocks, or None; number
+        of blocks).
+    """
+    seen: set[int] = set()
+    relations: list[tuple[int | None, int]] = []
+    for i, ids in enumerate(prompts):
+        low, high = 0, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            if ids[middle] in seen:
+                low = middle + 1
+            else:
+                high = middle
+        parent = None
+        if low:
+            last = ids[low - 1]
+            parent = next(
+                j for j in range(i - 1, -1, -1) if len(prompts[j]) >= low and prompts[j][low - 1] == last
+            )
+        before = len(seen)
+        seen.update(ids[low:])
+        if len(seen) - before != len(ids) - low or (
+            parent is not None and prompts[parent][:low] != ids[:low]
+        ):
+            return shared_prefixes(_chained(prompts))
+        relations.append((parent, low))
+    return relations
+
+
+def _chained(prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Rename ids that name only their own block so that they name all before it as well."""
+    names: dict[tuple[int, int], int] = {}
+    chained = []
+    for ids in prompts:
+        name, renamed = 0, []
+        for block in ids:
+            name = names.setdefault((name, block), len(names) + 1)
+            renamed.append(name)
+        chained.append(renamed)
+    return chained
+
+
+def common_prefix(calls: Sequence[Call], i: int, j: int, at_least: int = 1) -> int:
+    """How many leading tokens the prompts of calls *i* and *j* share; 0 where below *at_least*.
+
+    Walks the two up the tree of parents to where they meet: the least `shared` on the way, since
+    a call shares with no earlier one more than with its parent.
+    """
+    shared = min(calls[i].isl, calls[j].isl)
+    while i != j:
+        if i < j:
+            i, j = j, i
+        call = calls[i]
+        if call.shared < shared:
+            shared = call.shared
+        if call.parent is None or shared < at_least:
+            return 0
+        i = call.parent
+    return shared
+
+
+def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
+    """Fill in `after` and `gap_s` of calls that are in order of `start_s`, in causal order.
+
+    A call that continues a chain waits for the chain's last call. One that continues none waits
+    for the call that ended last before it, or is a root. Either also waits for every chain that
+    came and went since its predecessor ended.
+    """
+    chains, predecessors = _chains(calls, block_size)
+    members = _members(chains)
+    linked = []
+    for i, call in enumerate(calls):
+        before = predecessors[i]
+        after = [] if before is None else [before]
+        since = calls[before].end_s if before is not None else 0.0
+        for chain, indices in members.items():
+            first, last = indices[0], indices[-1]
+            if (
+                chain != chains[i]
+                and first < i
+                and last < i
+                and last not in after
+                and calls[first].start_s >= since - ROUNDING_S
+                and calls[last].end_s <= call.start_s + ROUNDING_S
+                and before is not None
+            ):
+                after.append(last)
+        linked.append(_waiting(calls, i, after))
+    return tuple(linked)
+
+
+def recorded_order(session: Session) -> Session:
+    """The session in which nothing overtakes what it did not overtake in the recording.
+
+    Each call also waits for the latest call of every other chain that had ended when it began.
+    """
+    calls = session.calls
+    chains, _ = _chains(calls, session.block_size)
+    members = _members(chains)
+    ordered = []
+    for i, call in enumerate(calls):
+        after = list(call.after)
+        for chain, indices in members.items():
+            if chain == chains[i]:
+                continue
+            ended = [j for j in indices if j < i and calls[j].end_s <= call.start_s]
+            if ended and ended[-1] not in after:
+                after.append(ended[-1])
+        ordered.append(_waiting(calls, i, after))
+    return replace(session, calls=tuple(ordered))
+
+
+def _waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
+    since = max((calls[j].end_s for j in after), default=0.0)
+    return replace(calls[i], after=tuple(after), gap_s=max(0.0, calls[i].start_s - since))
+
+
+def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int | None]]:
+    """The chain of each call, and the call that it waits for first."""
+    chains: list[int] = []
+    predecessors: list[int | None] = []
+    lasts: list[int] = []  # the last call of each chain
+    for i, call in enumerate(calls):
+        continued, longest = None, 0
+        for chain, last in enumerate(lasts):
+            before = calls[last]
+            if before.model != call.model or before.end_s > call.start_s + ROUNDING_S:
+                continue
+            needed = (before.isl // block_size - TAIL_BLOCKS) * block_size
+            shared = common_prefix(calls, i, last, at_least=max(needed, block_size, longest))
+            if shared:
+                continued, longest = chain, shared
+        if continued is None:
+            chains.append(len(lasts))
+            lasts.append(i)
+            predecessors.append(_ended_last(calls, i))
+        else:
+            chains.append(continued)
+            predecessors.append(lasts[continued])
+            lasts[continued] = i
+    return chains, predecessors
+
+
+def _ended_last(calls: Sequence[Call], i: int) -> int | None:
+    begins = calls[i].start_s + ROUNDING_S
+    ended = [j for j in range(i) if calls[j].end_s <= begins]
+    own = [j for j in ended if calls[j].agent == calls[i].agent]
+    return max(own or ended, key=lambda j: calls[j].end_s, default=None)
+
+
+def _members(chains: Sequence[int]) -> dict[int, list[int]]:
+    members: dict[int, list[int]] = {}
+    for i, chain in enumerate(chains):
+        members.setdefault(chain, []).append(i)
+    return members

@@ -1,0 +1,80 @@
+"""Units as people write them, to and from the seconds, tokens and shares used inside. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from agentreplay.errors import AgentReplayError
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d)")
+
+
+def seconds(text: str) -> float:
+    """Read a duration such as `30s`, `1.5m`, `1h30m` or `250ms`.
+
+    Raises:
+        AgentReplayError: it is no duration, or has no unit.
+    """
+    compact = text.strip().lower().replace(" ", "")
+    parts = _DURATION.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise AgentReplayError(f"{text!r} is no duration: write it with a unit, as 30s, 5m or 1h30m")
+    return float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+
+
+def share(text: str) -> float:
+    """Read a share such as `2%` or `0.02`.
+
+    Raises:
+        AgentReplayError: it is none, or not between 0 and 1.
+    """
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise AgentReplayError(f"{text!r} is no share: write 2% or 0.02") from None
+    if not 0 <= value <= 1:
+        raise AgentReplayError(f"{text!r} is no share: it must lie between 0 % and 100 %")
+    return value
+
+
+def as_duration(value_s: float | None) -> str:
+    """Seconds in the unit that suits their size."""
+    if value_s is None:
+        return "–"
+    if value_s < 0:
+        return "-" + as_duration(-value_s)
+    if value_s < 0.001:
+        return f"{value_s * 1e6:.0f} µs" if value_s else "0 ms"
+    if value_s < 1:
+        return f"{value_s * 1e3:.3g} ms" if value_s < 0.9995 else "1.00 s"
+    if value_s < 60:
+        return f"{value_s:.3g} s"
+    if value_s < 3600:
+        return f"{int(value_s // 60)} min {value_s % 60:02.0f} s"
+    hours, rest = divmod(value_s, 3600)
+    return f"{int(hours):,} h {int(rest // 60):02d} min"
+
+
+def as_number(value: float | None) -> str:
+    """A count or a rate to the digits that matter."""
+    if value is None:
+        return "–"
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+
+
+def as_tokens(value: float | None) -> str:
+    """Tokens in thousands or millions."""
+    if value is None:
+        return "–"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):,.1f} {letter}"
+    return f"{value:,.0f}"
+
+
+def as_percent(value: float | None) -> str:
+    """A share in percent."""
+    return "–" if value is None else f"{value * 100:.1f} %"

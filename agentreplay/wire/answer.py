@@ -1,0 +1,109 @@
+"""An answer as it arrives: stamped bytes in, the events that are measured out. Pure.
+
+Stamps are taken where the bytes arrive and handed in; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from agentreplay.wire.chat import Piece, Usage
+from agentreplay.wire.sse import Decoder, Event
+
+_DONE = b"[DONE]"
+
+
+class Answer:
+    """Feed it every read of an event stream; then look at what came.
+
+    Attributes:
+        stamps_ns: Arrival of each chunk with tokens.
+        sizes: UTF-8 bytes of each of them.
+        counts: The server's running count of output tokens at each of them, where it sends one.
+        first_visible_ns: Arrival of the first content or tool call.
+        done_ns: Arrival of the protocol's own end mark.
+        usage: The last value of each count that the server stated.
+        finish: The finish_reason.
+        error: The message of an error event.
+        broken: What was wrong with an event that could not be read.
+        bundled_reads: Reads with more than one event.
+        token_reads: Reads with tokens.
+    """
+
+    def __init__(self, piece: Callable[[Mapping[str, Any]], Piece]) -> None:
+        self._piece = piece
+        self._events = Decoder()
+        self.stamps_ns: list[int] = []
+        self.sizes: list[int] = []
+        self.counts: list[int | None] = []
+        self.first_visible_ns: int | None = None
+        self.done_ns: int | None = None
+        self.usage = Usage(None, None, None)
+        self.finish: str | None = None
+        self.error: str | None = None
+        self.broken: str | None = None
+        self.bundled_reads = 0
+        self.token_reads = 0
+
+    def feed(self, at_ns: int, data: bytes) -> None:
+        """Take the bytes of one read, which arrived at *at_ns*."""
+        events = self._events.feed(data)
+        if len(events) > 1:
+            self.bundled_reads += 1
+        before = len(self.stamps_ns)
+        for event in events:
+            self._take(at_ns, event)
+        if len(self.stamps_ns) > before:
+            self.token_reads += 1
+
+    def close(self, at_ns: int) -> None:
+        """Note the end of the stream; an event cut off by it counts as not sent."""
+        broken = self.broken
+        for event in self._events.close():
+            self._take(at_ns, event)
+        self.broken = broken
+
+    def _take(self, at_ns: int, event: Event) -> None:
+        if event.data == _DONE:
+            self.done_ns = at_ns
+            return
+        try:
+            piece = self._piece(orjson.loads(event.data))
+        except (orjson.JSONDecodeError, AttributeError, TypeError) as error:
+            self.broken = self.broken or f"an event that can't be read: {error}"
+            return
+        if piece.usage:
+            self.usage = Usage(
+                *(new if new is not None else old for old, new in zip(self.usage, piece.usage))
+            )
+        if piece.size:
+            self.stamps_ns.append(at_ns)
+            self.sizes.append(piece.size)
+            self.counts.append(piece.usage.osl if piece.usage else None)
+            if piece.visible and self.first_visible_ns is None:
+                self.first_visible_ns = at_ns
+        self.finish = piece.finish or self.finish
+        if piece.error or event.name == b"error":
+            self.error = self.error or piece.error or "an event named error"
+
+
+def chunk_tokens(
+    sizes: Sequence[int], counts: Sequence[int | None], osl: int
+) -> tuple[int, ...] | None:
+    """How many of *osl* tokens came in each chunk; None where one each (docs/metrics.md).
+
+    From the server's running counts where it sent one with every chunk; else, where chunks and
+    tokens are not equally many, in proportion to the bytes, the first chunk holding at least one.
+    """
+    if len(sizes) == osl or not sizes:
+        return None
+    running = [count for count in counts if count is not None]
+    if len(running) != len(sizes) or running != sorted(running) or running[-1] != osl:
+        total, seen, running = sum(sizes), 0, []
+        for size in sizes:
+            seen += size
+            running.append(max(min(1, osl), round(osl * seen / total)))
+    return tuple(now - before for before, now in zip([0, *running], running))
