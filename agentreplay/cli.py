@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ from agentreplay import units
 from agentreplay.errors import AgentReplayError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from agentreplay.client.endpoint import Endpoint
+    from agentreplay.metrics.record import Record
     from agentreplay.metrics.verdict import Limits
     from agentreplay.plan import Plan
     from agentreplay.replay import Replay
@@ -29,35 +33,30 @@ if TYPE_CHECKING:
 
 INVALID, UNUSABLE, SIGNALLED = 3, 4, 128
 
+LOOP = {"use_uvloop": sys.platform != "win32"}
+
+DEFAULT_USERS = 8
+
 PLAIN_LINE_NS = 10_000_000_000
 """Without a terminal the live view is a line every so many nanoseconds."""
 
 
-class _Duration(click.ParamType):
-    name = "duration"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float | None:
-        if value is None or isinstance(value, float):
-            return value
-        if value == "none":
-            return None
-        try:
-            return units.seconds(value)
-        except AgentReplayError as error:
-            self.fail(str(error), param, ctx)
+def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None or value == "none":
+        return None
+    try:
+        return units.seconds(value)
+    except AgentReplayError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
-class _Calls(click.ParamType):
-    name = "from-to"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        low, _, high = str(value).partition("-")
-        if not (low.isdigit() and high.isdigit() and 1 <= int(low) <= int(high)):
-            self.fail(f"{value!r} is no range: write it as 5-60", param, ctx)
-        return int(low), int(high)
+def _from_to(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    low, _, high = value.partition("-")
+    if not (low.isdigit() and high.isdigit() and 1 <= int(low) <= int(high)):
+        raise click.BadParameter(f"{value!r} is no range: write it as 5-60", ctx, param)
+    return int(low), int(high)
 
 
-DURATION = _Duration()
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 STRICT = click.option("--strict", is_flag=True, help="A file that can't be read is an error.")
@@ -102,13 +101,19 @@ def cli() -> None:
 )
 @click.option(
     "--duration",
-    type=DURATION,
+    callback=_duration,
+    metavar="DURATION",
     help="Send for so long.  [default: 60s, without --sessions and --requests]",
 )
 @click.option("--requests", type=click.IntRange(1), help="Send at most so many requests.")
 @click.option("--sessions", type=click.IntRange(1), help="Play at most so many sessions.")
 @click.option(
-    "--ramp", type=DURATION, default="0s", show_default=True, help="Start users spread over this."
+    "--ramp",
+    callback=_duration,
+    metavar="DURATION",
+    default="0s",
+    show_default=True,
+    help="Start users spread over this.",
 )
 @click.option(
     "--timing",
@@ -133,14 +138,16 @@ def cli() -> None:
 )
 @click.option(
     "--max-gap",
-    type=DURATION,
+    callback=_duration,
+    metavar="DURATION",
     default="10s",
     show_default=True,
     help="Longest gap waited with --timing think; 'none' for no limit.",
 )
 @click.option(
     "--drain",
-    type=DURATION,
+    callback=_duration,
+    metavar="DURATION",
     default="30s",
     show_default=True,
     help="How long answers may still take after the end.",
@@ -211,19 +218,17 @@ def run(
         salt=secrets.randbits(63),
     )
     with _View(plan, profile if endpoint is None else None) as view:
-        result = anyio.run(
-            _call(
-                run_plan,
-                trace,
-                plan,
-                out or _new_directory(),
-                endpoint=endpoint,
-                profile=profile,
-                limits=limits,
-                view=view,
-            ),
-            backend_options={"use_uvloop": sys.platform != "win32"},
+        replayed = partial(
+            run_plan,
+            trace,
+            plan,
+            out or _new_directory(),
+            endpoint=endpoint,
+            profile=profile,
+            limits=limits,
+            view=view,
         )
+        result = anyio.run(replayed, backend_options=LOOP)
     _show(result, as_json)
 
 
@@ -255,7 +260,12 @@ def inspect(paths: tuple[Path, ...], as_json: bool, strict: bool) -> None:
         raise AgentReplayError(trace.nothing())
     notes = {path: dict(notes) for path, notes in trace.notes.items()}
     if as_json:
-        value = {**asdict(found), "files": len(trace.files), "skipped": trace.skipped, "notes": notes}
+        value = {
+            **asdict(found),
+            "files": len(trace.files),
+            "skipped": trace.skipped,
+            "notes": notes,
+        }
         click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
     else:
         _print(trace_report(found, len(trace.files), trace.skipped, notes))
@@ -264,7 +274,14 @@ def inspect(paths: tuple[Path, ...], as_json: bool, strict: bool) -> None:
 @cli.command()
 @click.argument("sessions", type=click.IntRange(1))
 @click.option("--seed", type=int, default=42, show_default=True, help="Decides everything.")
-@click.option("--calls", type=_Calls(), default="5-60", show_default=True, help="Calls a session.")
+@click.option(
+    "--calls",
+    callback=_from_to,
+    metavar="FROM-TO",
+    default="5-60",
+    show_default=True,
+    help="Calls a session.",
+)
 @click.option(
     "--largest",
     type=click.IntRange(2048),
@@ -276,9 +293,7 @@ def inspect(paths: tuple[Path, ...], as_json: bool, strict: bool) -> None:
     default="-",
     help="File to write.  [default: standard output]",
 )
-def synth(
-    sessions: int, seed: int, calls: tuple[int, int], largest: int | None, out: Path
-) -> None:
+def synth(sessions: int, seed: int, calls: tuple[int, int], largest: int | None, out: Path) -> None:
     """Make SESSIONS artificial sessions with the statistics of real ones."""
     from agentreplay.trace.formats import native
     from agentreplay.trace.synth import synthesise
@@ -315,7 +330,7 @@ def sim(profile: str, host: str, port: int) -> None:
             host,
             port,
             announce,
-            backend_options={"use_uvloop": sys.platform != "win32"},
+            backend_options=LOOP,
         )
     except OSError as error:
         raise AgentReplayError(f"can't listen on {host}:{port}: {error.strerror}") from None
@@ -347,8 +362,6 @@ def _endpoint(
     body: str | None,
     calibrate: bool,
 ) -> Endpoint | None:
-    if url is None:
-        return None
     import orjson
 
     from agentreplay.client.endpoint import Endpoint, chat_url
@@ -367,6 +380,10 @@ def _endpoint(
             raise AgentReplayError(f"--body is no JSON: {error}") from None
         if not isinstance(fields, dict):
             raise AgentReplayError("--body must be a JSON object, as '{\"temperature\": 0}'")
+    if url is None:
+        if model or pairs or fields:
+            raise AgentReplayError("--model, --header and --body need --url")
+        return None
     return Endpoint(chat_url(url), model, api_key, tuple(pairs), fields, calibrate)
 
 
@@ -389,7 +406,9 @@ def _plan(trace: TraceSet, *, users: int | None, **options: Any) -> Plan:
     from agentreplay.plan import Plan
 
     if users is not None or options["timing"] != "recorded":
-        return Plan(users=8 if users is None else users, **options)
+        # A lane without any work would be no user: its window would close at the start.
+        most = (users or DEFAULT_USERS, options["sessions"], options["requests"])
+        return Plan(users=min(n for n in most if n is not None), **options)
     if any(session.start_s is None for session in trace.readable()):
         raise AgentReplayError(
             "--timing recorded without --users replays arrivals, and these traces record none: "
@@ -408,13 +427,6 @@ def _new_directory() -> Path:
     return path
 
 
-def _call(function: Any, *args: Any, **options: Any) -> Any:
-    async def call() -> Any:
-        return await function(*args, **options)
-
-    return call
-
-
 class _View:
     """The live line on standard error; plain lines where that is no terminal."""
 
@@ -431,8 +443,7 @@ class _View:
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        if profile:
-            self._console.print(banner(profile), style="bold yellow")
+        self._banner = banner(profile) if profile else None
 
     def __enter__(self) -> _View:
         if self._live:
@@ -443,11 +454,14 @@ class _View:
         if self._live:
             self._live.stop()
 
-    def __call__(self, now_ns: int, replay: Replay, record: Any) -> None:
+    def __call__(self, now_ns: int, replay: Replay, record: Record | None) -> None:
         from rich.text import Text
 
         from agentreplay.report.live import line
 
+        if self._banner:
+            self._console.print(self._banner, style="bold yellow")
+            self._banner = None
         if record is not None:
             self._tally.take(record)
         elif self._live or now_ns >= self._next_ns:
@@ -461,7 +475,7 @@ class _View:
                 self._console.print(shown, soft_wrap=True)
 
 
-def _print(renderable: Any) -> None:
+def _print(renderable: RenderableType) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -87,22 +87,21 @@ class Replay:
                     for lane in range(self.plan.users):
                         lanes.start_soon(self._lane, lane)
             beside.cancel_scope.cancel()
-        self._close()
-        assert self._closed_ns is not None
+        assert self._closed_ns is not None  # the last lane has closed it, if nothing else
         return Ending(self._reason or "work", self._closed_ns, self._clock())
 
     def stop(self, reason: Reason, drain_s: float) -> None:
         """Send nothing more; cut what is still in flight after *drain_s*."""
         if self._reason is None:
             self._reason = reason
-            self._close()
+            self._close(self._clock())
             for wait in list(self._waits):
                 wait.cancel()
         self._drain.deadline = min(self._drain.deadline, anyio.current_time() + drain_s)
 
-    def _close(self) -> None:
+    def _close(self, at_ns: int) -> None:
         if self._closed_ns is None:
-            self._closed_ns = self._clock()
+            self._closed_ns = at_ns
 
     async def _keep_time(self) -> None:
         """End the sending in time; before that, look whether the first seconds brought anything."""
@@ -158,7 +157,7 @@ class Replay:
             await self._until(self._clock() + int(pause_s * 1e9), self._waits)
         self.live_lanes -= 1
         if not plan.arrivals or not self.live_lanes:
-            self._close()
+            self._close(self._clock() + 1)  # what arrived at this instant lies inside
 
     async def _play(self, play: Play, budget: _Budget) -> bool:
         """Send a play's calls as they become free; False where one of them failed.

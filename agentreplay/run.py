@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from agentreplay.client.endpoint import (
 )
 from agentreplay.client.health import LoopWatch
 from agentreplay.client.transport import raise_malloc_threshold
+from agentreplay.errors import TraceError
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
@@ -108,8 +110,13 @@ async def run(
         view: Looks on.
 
     Raises:
-        AgentReplayError: the directory can't be written, or the embedded server doesn't start.
+        AgentReplayError: no session can be read, the directory can't be written, or the embedded
+            server doesn't start.
     """
+    # A strict set is looked through whole, so that it fails now and not in the middle of the run.
+    looked_at = islice(trace.readable(), None if trace.strict else 1)
+    if not sum(1 for _ in looked_at):
+        raise TraceError(trace.nothing())
     raise_malloc_threshold()
     manifest = _manifest(trace, plan, limits or Limits())
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
@@ -118,16 +125,18 @@ async def run(
             beside.start_soon(signals.watch)
             hashed: list[str] = []
             beside.start_soon(_hash, trace, hashed)
+            ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
+            health: ClientHealth | None = None
             with signals.scope:
                 if endpoint is None:
-                    endpoint = Endpoint(chat_url(await stack.enter_async_context(embedded(profile))))
+                    endpoint = Endpoint(
+                        chat_url(await stack.enter_async_context(embedded(profile)))
+                    )
                 manifest["endpoint"]["url"] = endpoint.url
                 known = await _prepare(endpoint)
                 manifest["endpoint"] = _described(endpoint, known)
                 writer.describe(manifest)
                 ending, health = await _replay(trace, plan, endpoint, known, writer, signals, view)
-            if signals.scope.cancelled_caught:
-                ending, health = Ending("interrupted", 0, 0), None
             while not hashed and signals.first is None:
                 await anyio.sleep(0.01)
             facts = {
@@ -226,7 +235,11 @@ def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:
         "plan": asdict(plan),
         "limits": asdict(limits),
         "endpoint": {},
-        "trace": {"paths": [str(path) for path in trace.paths], "sessions": len(trace), "files": files},
+        "trace": {
+            "paths": [str(path) for path in trace.paths],
+            "sessions": len(trace),
+            "files": files,
+        },
         "machine": {"python": platform.python_version(), "system": platform.platform()},
     }
 

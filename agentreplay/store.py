@@ -113,9 +113,7 @@ class Run:
         last_ns = 0
         if self.ending is None:
             last_ns = max((record.done_ns for record in self.records()), default=0)
-        return summarize(
-            self.records(), self.plan, self.ending, self.health, self.limits, last_ns
-        )
+        return summarize(self.records(), self.plan, self.ending, self.health, self.limits, last_ns)
 
 
 def read_run(path: Path) -> Run:

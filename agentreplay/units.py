@@ -6,6 +6,9 @@ import re
 
 from agentreplay.errors import AgentReplayError
 
+ABSENT = "–"
+"""Stands for what was not measured."""
+
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d)")
 
@@ -19,7 +22,9 @@ def seconds(text: str) -> float:
     compact = text.strip().lower().replace(" ", "")
     parts = _DURATION.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
-        raise AgentReplayError(f"{text!r} is no duration: write it with a unit, as 30s, 5m or 1h30m")
+        raise AgentReplayError(
+            f"{text!r} is no duration: write it with a unit, as 30s, 5m or 1h30m"
+        )
     return float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
 
 
@@ -41,25 +46,25 @@ def share(text: str) -> float:
 def as_duration(value_s: float | None) -> str:
     """Seconds in the unit that suits their size."""
     if value_s is None:
-        return "–"
+        return ABSENT
     if value_s < 0:
         return "-" + as_duration(-value_s)
     if value_s < 0.001:
         return f"{value_s * 1e6:.0f} µs" if value_s else "0 ms"
     if value_s < 1:
         return f"{value_s * 1e3:.3g} ms" if value_s < 0.9995 else "1.00 s"
-    if value_s < 60:
+    if value_s < 59.95:
         return f"{value_s:.3g} s"
-    if value_s < 3600:
-        return f"{int(value_s // 60)} min {value_s % 60:02.0f} s"
-    hours, rest = divmod(value_s, 3600)
-    return f"{int(hours):,} h {int(rest // 60):02d} min"
+    minutes, rest_s = divmod(round(value_s), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest_s:02d}s"
+    return f"{minutes // 60:,}h{minutes % 60:02d}m"
 
 
 def as_number(value: float | None) -> str:
     """A count or a rate to the digits that matter."""
     if value is None:
-        return "–"
+        return ABSENT
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
@@ -68,7 +73,7 @@ def as_number(value: float | None) -> str:
 def as_tokens(value: float | None) -> str:
     """Tokens in thousands or millions."""
     if value is None:
-        return "–"
+        return ABSENT
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):,.1f} {letter}"
@@ -77,4 +82,4 @@ def as_tokens(value: float | None) -> str:
 
 def as_percent(value: float | None) -> str:
     """A share in percent."""
-    return "–" if value is None else f"{value * 100:.1f} %"
+    return ABSENT if value is None else f"{value * 100:.1f} %"

@@ -316,7 +316,7 @@ def test_a_disconnect_cancels_the_job() -> None:
             await anyio.sleep(1.0)
             return {"type": "http.disconnect"}
 
-        async def send(message: Any) -> None:  # noqa: ANN401
+        async def send(message: Any) -> None:
             sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions"}

@@ -1,0 +1,1 @@
+"""The way to an endpoint: transport, requests, answers."""

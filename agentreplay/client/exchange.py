@@ -177,5 +177,6 @@ def _micros(stamps_ns: list[int]) -> tuple[int, ...]:
         return ()
     first = stamps_ns[0]
     return tuple(
-        (later - first) // 1000 - (earlier - first) // 1000 for earlier, later in pairwise(stamps_ns)
+        (later - first) // 1000 - (earlier - first) // 1000
+        for earlier, later in pairwise(stamps_ns)
     )

@@ -1,0 +1,1 @@
+"""What is measured: records, and the numbers made of them."""

@@ -35,22 +35,15 @@ def distribution(values: Sequence[float] | NDArray[np.float64]) -> Distribution:
     data = np.asarray(values, dtype=np.float64)
     if not data.size:
         return Distribution(0)
-    percentiles = map(float, np.percentile(data, PERCENTILES))
-    return Distribution(
-        int(data.size), float(data.mean()), *percentiles, float(data.min()), float(data.max())
-    )
+    return _described(data, np.percentile(data, PERCENTILES))
 
 
 def rates_from_times(seconds: Sequence[float]) -> Distribution:
     """Of rates that are given as seconds a token (more than 0): p90 is 1 / P90 of the times."""
-    times = distribution(seconds)
-    if not times.n:
-        return times
-    rates = 1.0 / np.asarray(seconds, dtype=np.float64)
-    inverse = [1.0 / value for value in (times.p50, times.p75, times.p90, times.p95, times.p99) if value]
-    return Distribution(
-        times.n, float(rates.mean()), *inverse, float(rates.min()), float(rates.max())
-    )
+    data = np.asarray(seconds, dtype=np.float64)
+    if not data.size:
+        return Distribution(0)
+    return _described(1.0 / data, 1.0 / np.percentile(data, PERCENTILES))
 
 
 def rates(values: Sequence[float]) -> Distribution:
@@ -58,7 +51,19 @@ def rates(values: Sequence[float]) -> Distribution:
     data = np.asarray(values, dtype=np.float64)
     if not data.size:
         return Distribution(0)
-    percentiles = map(float, np.percentile(data, [100 - p for p in PERCENTILES]))
+    return _described(data, np.percentile(data, [100 - p for p in PERCENTILES]))
+
+
+def _described(data: NDArray[np.float64], percentiles: NDArray[np.float64]) -> Distribution:
+    p50, p75, p90, p95, p99 = map(float, percentiles)
     return Distribution(
-        int(data.size), float(data.mean()), *percentiles, float(data.min()), float(data.max())
+        n=int(data.size),
+        mean=float(data.mean()),
+        p50=p50,
+        p75=p75,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+        min=float(data.min()),
+        max=float(data.max()),
     )

@@ -141,7 +141,8 @@ class _Gaps:
         if self._bins or self._kept > GAPS_KEPT:
             values = np.concatenate(self._exact)
             bins = np.round(np.log(np.maximum(values, 1)) / np.log(1.01)).astype(int)
-            self._bins.update(dict(zip(*map(np.ndarray.tolist, np.unique(bins, return_counts=True)))))
+            keys, counts = np.unique(bins, return_counts=True)
+            self._bins.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
             self._exact, self._kept = [], 0
 
     @property
@@ -253,7 +254,7 @@ def _take_success(sums: _Sums, record: Record) -> None:
     sums.add("latency_from_due", (last - request.due_ns) / 1e9)
     sums.add("isl", _isl(record))
     sums.add("osl", osl)
-    if osl:
+    if osl and latency_s > 0:
         sums.add("token_latency", latency_s / osl)
     if osl and osl > 1 and not record.burst and last > first:
         sums.add("tpot", (last - first) / 1e9 / (osl - 1))
@@ -325,9 +326,7 @@ def _take_visit(sums: _Sums, record: Record) -> None:
         visit.recorded_s += request.recorded_s
 
 
-def _metrics(
-    sums: _Sums, plan: Plan, span: Window, health: ClientHealth | None
-) -> dict[str, Any]:
+def _metrics(sums: _Sums, plan: Plan, span: Window, health: ClientHealth | None) -> dict[str, Any]:
     counts = sums.counts
     attempted, failed = counts["attempted"], sums.errors.total()
     seconds = span.seconds if span.measures_rates and sums.tokens_out else None

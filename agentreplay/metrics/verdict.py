@@ -85,9 +85,7 @@ def judge(metrics: dict[str, Any], interrupted: bool, limits: Limits) -> Verdict
     return Verdict(not reasons, tuple(reasons), tuple(warnings))
 
 
-def _over(
-    reasons: list[Reason], name: str, value: float | None, limit: float, what: str
-) -> None:
+def _over(reasons: list[Reason], name: str, value: float | None, limit: float, what: str) -> None:
     if value is not None and value > limit:
         reasons.append(Reason(name, f"{value:.1%} {what} (limit {limit:.1%})"))
 

@@ -1,0 +1,1 @@
+"""Prompt text and messages, computed from integers."""

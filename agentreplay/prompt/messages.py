@@ -127,13 +127,13 @@ class Conversation:
 
     def _make(self, i: int) -> Prompt:
         call, template = self._session.calls[i], self._template
-        before, inherited = self._made.get(call.parent, ((), ())) if call.parent is not None else ((), ())
+        before, inherited = (
+            self._made.get(call.parent, ((), ())) if call.parent is not None else ((), ())
+        )
         parts = outline(self._session, i, before, system=template.system is not None)
         kept = max(0, sum(part.start < call.shared for part in before) - 1)
-        messages = list(inherited[:kept])
-        for n in range(kept, len(parts)):
-            messages.append(self._message(i, parts, n))
-        result = tuple(messages)
+        made = (self._message(i, parts, n) for n in range(kept, len(parts)))
+        result = (*inherited[:kept], *made)
         if self._children[i]:
             self._made[i] = parts, result
         if call.parent is not None:
@@ -169,11 +169,13 @@ class Conversation:
         for n, part in enumerate(parts):
             start, stop = self._span(i, parts, n)
             counted += stop - start
-            counted += {"system": template.system or 0, "assistant": template.pair, "user": 0}[part.role]
+            counted += {"system": template.system or 0, "assistant": template.pair, "user": 0}[
+                part.role
+            ]
         return counted - self._session.calls[i].isl
 
     def _text(self, i: int, start: int, stop: int) -> list[bytes]:
-        """The words of positions *start* to *stop* of call *i*'s prompt, from whoever named them."""
+        """The words at positions *start* to *stop* of call *i*'s prompt, in pieces."""
         block = self._session.block_size
         pieces: list[bytes] = []
         owner: int | None = i
@@ -198,4 +200,3 @@ def known_words(roles: Sequence[Role], counts: Sequence[int], key: int) -> tuple
         % (role.encode(), words.text(words.mix(key, n), 0, count)[1:])
         for n, (role, count) in enumerate(zip(roles, counts, strict=True))
     )
-

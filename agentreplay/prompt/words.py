@@ -44,7 +44,8 @@ def text(key: int, start: int, stop: int) -> bytes:
     groups = np.arange(first, -(-stop // _PER_HASH), dtype=np.uint64)
     drawn = _hashes(groups ^ np.uint64(key)).view("<u2") & np.uint16(_table().shape[0] - 1)
     offset = first * _PER_HASH
-    return _table()[drawn[start - offset : stop - offset]].tobytes()
+    gathered: NDArray[np.uint8] = _table()[drawn[start - offset : stop - offset]]
+    return gathered.tobytes()
 
 
 def _hashes(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -5,7 +5,8 @@ Takes the value of `report.value` and returns what rich prints; nothing is compu
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -13,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentreplay.report.live import banner
-from agentreplay.trace.statistics import Statistics
-from agentreplay.units import as_duration, as_number, as_percent, as_tokens
+from agentreplay.units import ABSENT, as_duration, as_number, as_percent, as_tokens
+
+if TYPE_CHECKING:
+    from agentreplay.trace.statistics import Statistics
 
 _COLUMNS = ("n", "mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
 
@@ -51,7 +54,9 @@ def report(value: dict[str, Any]) -> RenderableType:
     parts += [Text(_headline(value)), Text("")]
     if value["failures"]:
         parts += [_failures(value), Text("")]
-    parts += [_main_figures(value), Text(""), _details(value), Text("")]
+    parts += [_main_figures(value), Text("")]
+    if value["metrics"]["requests"]["succeeded"]:
+        parts += [_details(value), Text("")]
     parts += [Text(note, style="dim") for note in _remarks(value)]
     parts.append(_verdict(value))
     return Group(*parts)
@@ -59,13 +64,13 @@ def report(value: dict[str, Any]) -> RenderableType:
 
 def _headline(value: dict[str, Any]) -> str:
     endpoint, plan, trace = value["endpoint"], value["plan"], value["trace"]
-    paths = ", ".join(trace["paths"])
+    paths = ", ".join(trace["paths"][:3])
+    if len(trace["paths"]) > 3:
+        paths += f" and {len(trace['paths']) - 3} more"
     asked = [f"{plan['users']} users"]
     if plan["duration_s"] is not None:
         asked.append(as_duration(plan["duration_s"]))
-    asked += [
-        f"{plan[name]} {name}" for name in ("sessions", "requests") if plan[name] is not None
-    ]
+    asked += [f"{plan[name]} {name}" for name in ("sessions", "requests") if plan[name] is not None]
     asked += [f"timing {plan['timing']}", f"seed {plan['seed']}"]
     where = f"{endpoint.get('url', 'no endpoint')} · {endpoint.get('model', 'no model')}"
     return f"{paths} ({trace['sessions']} sessions) → {where}\n{' · '.join(asked)}"
@@ -89,16 +94,15 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim")
-    rated = f"over {as_duration(window['seconds'])}"
-    suffix = ""
+    seconds, suffix = f"over {as_duration(window['seconds'])}", ""
     if metrics["total_token_rate"] is None and metrics["total_token_rate_run"] is not None:
-        rated, suffix = "over the whole run: the window was too short", "_run"
+        seconds, suffix = "over the whole run: the window was too short", "_run"
     interactivity, ttft = metrics["interactivity"], metrics["ttft"]
     user = metrics["user_output_rate"]
     requests, sessions, reuse = metrics["requests"], metrics["sessions"], metrics["prefix_reuse"]
     rows = [
-        ("Total tokens", _rate(metrics["total_token_rate" + suffix]), f"input + output, {rated}"),
-        ("Output tokens", _rate(metrics["output_token_rate" + suffix]), ""),
+        ("Total tokens", _rate(metrics["total_token_rate" + suffix]), f"input + output, {seconds}"),
+        ("Output tokens", _rate(metrics["output_token_rate" + suffix]), seconds),
         (
             "Output of a user",
             _rate(user["p50"]),
@@ -115,6 +119,10 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
             as_duration(ttft["p50"]),
             f"median; P95 {as_duration(ttft['p95'])}, P99 {as_duration(ttft['p99'])}",
         ),
+        ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse)),
+    ]
+    rows = [row if row[1] != ABSENT else (row[0], ABSENT, "not measured") for row in rows]
+    rows += [
         (
             "Requests",
             f"{requests['succeeded']:,} ok",
@@ -126,7 +134,6 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
             f"{sessions['completed']:,} whole",
             f"{sessions['started']} started, {sessions['distinct']} distinct",
         ),
-        ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse)),
     ]
     gaps = value["gaps"]
     if gaps["cut"]:
@@ -146,13 +153,13 @@ def _reuse(reuse: dict[str, float | None]) -> str:
 
 
 def _rate(value: float | None, unit: str = "tok/s") -> str:
-    return f"{as_number(value)} {unit}" if value is not None else "–"
+    return f"{as_number(value)} {unit}" if value is not None else ABSENT
 
 
 def _details(value: dict[str, Any]) -> RenderableType:
     metrics = value["metrics"]
     table = Table(box=None, header_style="dim", padding=(0, 1))
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for column in _COLUMNS:
         table.add_column(column, justify="right")
     for names, show in (
@@ -169,7 +176,7 @@ def _details(value: dict[str, Any]) -> RenderableType:
 
 
 def _fine(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+    return ABSENT if value is None else f"{value:.3g}"
 
 
 def _remarks(value: dict[str, Any]) -> list[str]:
@@ -217,4 +224,45 @@ def trace_report(
     found: Statistics, files: int, skipped: dict[str, str], notes: dict[str, dict[str, int]]
 ) -> RenderableType:
     """What is in a trace set, and what was left out of it."""
-    return Group()
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    facts.add_column(style="bold")
+    facts.add_column(justify="right")
+    facts.add_column(style="dim")
+    for row in (
+        ("Sessions", as_number(found.sessions), f"in {files} files"),
+        ("Calls", as_number(found.calls), f"{found.estimated_durations} of estimated duration"),
+        ("Subagents", as_number(found.subagents), ""),
+        ("Input tokens", as_tokens(found.input_tokens), "cached ones included"),
+        ("Output tokens", as_tokens(found.output_tokens), "reasoning included"),
+        ("Cached tokens", as_tokens(found.cached_tokens), "as recorded"),
+        ("Prefix reuse", as_percent(found.prefix_reuse), "by tokens, nothing ever evicted"),
+        ("", as_percent(found.prefix_reuse_blocks), "by blocks"),
+        ("Recorded time", as_duration(found.recorded_seconds), "all sessions one after another"),
+        ("In flight at once", as_number(found.largest_in_flight), "in one session, at most"),
+    ):
+        facts.add_row(*row)
+    spread = Table(box=None, header_style="dim", padding=(0, 1))
+    spread.add_column("", no_wrap=True)
+    for column in _COLUMNS:
+        spread.add_column(column, justify="right")
+    for title, values, show in (
+        ("calls a session", found.calls_per_session, as_number),
+        ("input of a call", found.input, as_tokens),
+        ("output of a call", found.output, as_tokens),
+        ("largest prompt", found.largest_prompt, as_tokens),
+        ("gap before a call", found.gap_s, as_duration),
+        ("call", found.duration_s, as_duration),
+        ("session", found.session_s, as_duration),
+    ):
+        if values.n:
+            cells = [show(getattr(values, column)) for column in _COLUMNS[1:]]
+            spread.add_row(title, f"{values.n:,}", *cells)
+    parts: list[RenderableType] = [facts, Text(""), spread]
+    if skipped:
+        parts += [Text(""), Text(f"{len(skipped)} skipped:", style="bold red")]
+        parts += [Text(f"  {source}: {cause}") for source, cause in skipped.items()]
+    if notes:
+        total: Counter[str] = sum(map(Counter, notes.values()), Counter())
+        parts += [Text(""), Text("Left out or repaired (by file with --json):", style="bold")]
+        parts += [Text(f"  {count:,} × {what}") for what, count in total.most_common()]
+    return Group(*parts)

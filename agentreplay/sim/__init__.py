@@ -1,0 +1,1 @@
+"""The simulated server: a model of an engine, behind HTTP and in virtual time."""

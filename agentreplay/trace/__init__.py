@@ -1,0 +1,1 @@
+"""Recorded sessions: the model, its structure, and its readers."""

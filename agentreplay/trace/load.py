@@ -52,6 +52,7 @@ class TraceSet(Sequence[Session]):
     Attributes:
         paths: What was opened.
         files: The files found, in order.
+        strict: Whether what can't be read is an error instead of being skipped.
         skipped: Files and lines that could not be read so far, with the cause.
         notes: What the readers left out or repaired so far, by file.
     """
@@ -99,11 +100,17 @@ class TraceSet(Sequence[Session]):
         return session
 
     def readable(self) -> Iterator[Session]:
-        """Every session that can be read, in order; the others are named in `skipped`."""
+        """Every session that can be read, in order; the others are named in `skipped`.
+
+        Raises:
+            TraceError: the set is strict, and one can't be read.
+        """
         for index in range(len(self)):
             try:
                 session = self[index]
             except TraceError:
+                if self.strict:
+                    raise
                 continue
             yield session
 
@@ -190,7 +197,9 @@ def content_hash(trace: TraceSet) -> str:
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        return sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+        return sorted(
+            file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file()
+        )
     if not path.exists():
         raise TraceError(f"{path}: no such file or folder")
     return [path]

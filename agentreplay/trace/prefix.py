@@ -60,7 +60,7 @@ def shared_by_plays(session: Session) -> list[int]:
     A block belongs to all plays where it lies wholly inside the `system` tokens of the call that
     first held it, and what follows a block of one play only can't be found by another.
     """
-    block, common = session.block_size, []
+    block, common = session.block_size, list[int]()
     for call in session.calls:
         whole = min(call.system, call.isl) // block * block
         if call.parent is not None:

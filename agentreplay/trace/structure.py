@@ -73,7 +73,9 @@ def shared_prefixes(prompts: Sequence[list[int]]) -> list[tuple[int | None, int]
         if low:
             last = ids[low - 1]
             parent = next(
-                j for j in range(i - 1, -1, -1) if len(prompts[j]) >= low and prompts[j][low - 1] == last
+                j
+                for j in range(i - 1, -1, -1)
+                if len(prompts[j]) >= low and prompts[j][low - 1] == last
             )
         before = len(seen)
         seen.update(ids[low:])

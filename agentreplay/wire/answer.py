@@ -6,6 +6,7 @@ Stamps are taken where the bytes arrive and handed in; nothing here reads a cloc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -77,7 +78,10 @@ class Answer:
             return
         if piece.usage:
             self.usage = Usage(
-                *(new if new is not None else old for old, new in zip(self.usage, piece.usage))
+                *(
+                    old if new is None else new
+                    for old, new in zip(self.usage, piece.usage, strict=True)
+                )
             )
         if piece.size:
             self.stamps_ns.append(at_ns)
@@ -106,4 +110,4 @@ def chunk_tokens(
         for size in sizes:
             seen += size
             running.append(max(min(1, osl), round(osl * seen / total)))
-    return tuple(now - before for before, now in zip([0, *running], running))
+    return tuple(now - before for before, now in pairwise([0, *running]))

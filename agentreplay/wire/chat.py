@@ -111,7 +111,7 @@ def _count(value: object) -> int | None:
 
 
 def _bytes(text: object) -> int:
-    """UTF-8 length of a string; of a list of parts (some servers stream content so), their texts'."""
+    """UTF-8 length of a string, or of the texts in a list of parts."""
     if isinstance(text, str):
         return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if isinstance(text, list):

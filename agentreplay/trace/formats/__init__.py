@@ -1,0 +1,1 @@
+"""A module for each format: decoded JSON in, sessions out."""

@@ -1,0 +1,5 @@
+"""`python -m agentreplay` is the command."""
+
+from agentreplay.cli import main
+
+main()

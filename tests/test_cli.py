@@ -1,0 +1,435 @@
+"""The command as a user runs it: real processes, real sockets, exit codes and what is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from scripted import Answer, Request, ScriptedServer, c, cut, done, err, fin, reset, role, usage
+from shared_data import WEKA, needs_shared
+from virtually import chain
+
+from agentreplay.trace.formats import native
+
+ROOT = Path(__file__).parents[1]
+
+
+def agentreplay(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "agentreplay", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "120", **variables},
+    )
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Thirty short sessions."""
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"".join(native.line(chain(n, 4, gap_s=0.05)) for n in range(30)))
+    return path
+
+
+def against(answer: Callable[[Request], Answer | None], *arguments: str | Path) -> Any:
+    """Run the command against a scripted server; returns the finished process."""
+
+    async def main() -> subprocess.CompletedProcess[str]:
+        async with ScriptedServer(answer) as server:
+            command = [*map(str, arguments), "--url", server.url]
+            return await asyncio.to_thread(agentreplay, *command)
+
+    return asyncio.run(main())
+
+
+def good(request: Request) -> Answer:
+    """A whole answer of as many tokens as were asked for, counted as a bare template would."""
+    asked = orjson.loads(request.body)
+    words = sum(len(message["content"].split()) for message in asked["messages"])
+    n = asked["max_tokens"]
+    script = [(0, role()), *((0, c(1)) for _ in range(n)), (0, fin())]
+    return Answer(script=[*script, (0, usage(words, n)), (0, done())])
+
+
+def is_calibration(request: Request) -> bool:
+    return bool(orjson.loads(request.body)["max_tokens"] == 1)
+
+
+def test_a_run_reports_and_ends_with_zero(trace: Path, tmp_path: Path) -> None:
+    """A working endpoint: the report, the verdict, exit code 0, and the run directory."""
+    out = tmp_path / "out"
+    ended = against(
+        lambda r: good(r) if r.method == "POST" else None,
+        "run",
+        trace,
+        "--sessions",
+        "4",
+        "--out",
+        out,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "P90 interactivity" in ended.stdout
+    assert "Verdict: valid" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == f"{out} · exit 0: valid"
+    assert {path.name for path in out.iterdir()} == {
+        "run.json",
+        "records.jsonl",
+        "end.json",
+        "summary.json",
+    }
+
+
+def test_json_is_the_summary_and_nothing_else(trace: Path, tmp_path: Path) -> None:
+    """With --json standard output is the content of summary.json; `report` gives it again."""
+    out = tmp_path / "out"
+    ended = against(
+        lambda r: good(r) if r.method == "POST" else None,
+        "run",
+        trace,
+        "--requests",
+        "8",
+        "--out",
+        out,
+        "--json",
+    )
+    value = orjson.loads(ended.stdout)
+    assert value == orjson.loads((out / "summary.json").read_bytes())
+    assert value["metrics"]["requests"]["succeeded"] == 8
+    assert orjson.loads(agentreplay("report", out, "--json").stdout) == value
+
+
+FAILING: list[tuple[str, Callable[[], Answer], str]] = [
+    ("auth", lambda: Answer(status=401, body=b'{"error":"Unauthorized"}'), "401: Unauthorized"),
+    (
+        "http_4xx",
+        lambda: Answer(status=404, body=b'{"error":{"message":"no model x","code":404}}'),
+        "404: no model x",
+    ),
+    ("http_5xx", lambda: Answer(status=500, body=b"Internal Server Error"), "500: Internal"),
+    (
+        "error_event",
+        lambda: Answer(script=[(0, role()), (0, c(1)), (0, err("engine is busy")), (0, done())]),
+        "engine is busy",
+    ),
+    ("truncated", lambda: Answer(script=[(0, role()), (0, c(1)), (0, done())]), "finish_reason"),
+    ("truncated", lambda: Answer(script=[(0, role()), (0, c(1)), (0, cut())]), "closed"),
+    ("reset", lambda: Answer(script=[(0, role()), (0, c(1)), (5, reset())]), "reset"),
+    (
+        "bad_stream",
+        lambda: Answer(headers={"content-type": "application/json"}, body=b'{"choices":[]}'),
+        "no event stream",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "answer", "words"), FAILING)
+def test_a_failing_endpoint_is_named_in_the_report_and_the_exit_code(
+    trace: Path, tmp_path: Path, kind: str, answer: Callable[[], Answer], words: str
+) -> None:
+    """Every request fails: exit code 4, the kind counted, the cause in words, no traceback."""
+    out = tmp_path / "out"
+    ended = against(lambda r: answer() if r.method == "POST" else None, "run", trace, "--out", out)
+    assert ended.returncode == 4
+    assert "Traceback" not in ended.stderr + ended.stdout
+    assert words in ended.stdout.splitlines()[-1]
+    value = orjson.loads((out / "summary.json").read_bytes())
+    assert set(value["metrics"]["errors"]) == {kind}
+    assert value["metrics"]["requests"]["succeeded"] == 0
+    assert value["metrics"]["ttft"]["p50"] is None
+
+
+def test_an_endpoint_that_fails_after_calibration_is_given_up(trace: Path, tmp_path: Path) -> None:
+    """A server that answers four probes and then only errors ends the run after twenty calls."""
+    out = tmp_path / "out"
+
+    def answer(request: Request) -> Answer | None:
+        if request.method != "POST":
+            return None
+        return good(request) if is_calibration(request) else Answer(status=500, body=b"boom")
+
+    ended = against(answer, "run", trace, "--users", "30", "--duration", "10m", "--out", out)
+    assert ended.returncode == 4
+    value = orjson.loads((out / "summary.json").read_bytes())
+    assert value["ended"] == "gave_up"
+    assert value["metrics"]["requests"]["failed"] >= 20
+
+
+def test_a_refused_connection_ends_at_once(trace: Path, tmp_path: Path) -> None:
+    """Nothing listens: exit code 4 and the cause in the last line; the record stays on disk."""
+    out = tmp_path / "out"
+    ended = agentreplay("run", trace, "--url", "http://127.0.0.1:9", "--out", out)
+    assert ended.returncode == 4
+    assert "Connection refused" in ended.stdout.splitlines()[-1]
+    assert b"Connection refused" in (out / "records.jsonl").read_bytes()
+
+
+def test_some_failures_make_a_run_invalid(trace: Path, tmp_path: Path) -> None:
+    """One session of twenty fails: exit code 3 with the share, and 0 when that much is allowed."""
+
+    served = 0
+
+    def every_tenth(request: Request) -> Answer | None:
+        nonlocal served
+        if request.method != "POST" or is_calibration(request):
+            return good(request) if request.method == "POST" else None
+        served += 1
+        return Answer(status=503, body=b"overloaded") if served % 10 == 0 else good(request)
+
+    arguments = ("run", trace, "--sessions", "20", "--out")
+    ended = against(every_tenth, *arguments, tmp_path / "strict")
+    assert ended.returncode == 3
+    assert "error_rate" in ended.stdout.splitlines()[-1]
+    allowed = against(every_tenth, *arguments, tmp_path / "lenient", "--allow", "error_rate=50%")
+    assert allowed.returncode == 0
+
+
+def test_the_key_is_sent_and_written_nowhere(trace: Path, tmp_path: Path) -> None:
+    """The key reaches the server by flag or variable, and no file and no output holds it."""
+    keys: set[str] = set()
+    secret = "sk-very-secret-7"
+
+    def answer(request: Request) -> Answer | None:
+        keys.add(dict(request.headers).get("authorization", ""))
+        return good(request) if request.method == "POST" else None
+
+    out = tmp_path / "out"
+    ended = against(answer, "run", trace, "--requests", "2", "--api-key", secret, "--out", out)
+    assert keys == {f"Bearer {secret}"}
+    written = b"".join(path.read_bytes() for path in out.iterdir())
+    assert secret not in ended.stdout + ended.stderr + written.decode()
+
+
+BAD: list[tuple[list[str], int, str]] = [
+    (["run", "missing"], 2, "missing: no such file or folder"),
+    (["run", "empty"], 2, "empty: no trace files"),
+    (["run", "unknown.json"], 2, "no known trace format"),
+    (["run", "broken.json"], 2, "broken JSON"),
+    (["run", "text.txt"], 2, "it is no JSON"),
+    (["run", "trace.jsonl", "--duration", "20"], 2, "write it with a unit"),
+    (["run", "trace.jsonl", "--users", "0"], 2, "--users"),
+    (["run", "trace.jsonl", "--url", "ftp://host"], 2, "is no address"),
+    (["run", "trace.jsonl", "--header", "novalue"], 2, "'Name: value'"),
+    (["run", "trace.jsonl", "--body", "[1]"], 2, "JSON object"),
+    (["run", "trace.jsonl", "--allow", "luck=1"], 2, "no such limit"),
+    (["run", "trace.jsonl", "--timing", "recorded"], 2, "give --users"),
+    (["run"], 2, "PATHS"),
+    (["inspect", "unknown.json"], 2, "no known trace format"),
+    (["report", "empty"], 2, "no run directory"),
+    (["synth", "3", "--calls", "9-3"], 2, "is no range"),
+    (["walk"], 2, "No such command"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), BAD)
+def test_what_the_user_can_mend_is_one_clear_line(
+    trace: Path, tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    """Bad input: one line on standard error that says what, where and what to do."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unknown.json").write_text('{"hello": 1}')
+    (tmp_path / "broken.json").write_text('{"requests": [')
+    (tmp_path / "text.txt").write_text("hello")
+    ended = subprocess.run(
+        [sys.executable, "-m", "agentreplay", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert ended.returncode == code
+    assert words in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert not ended.stdout
+
+
+def test_a_broken_file_is_named_and_skipped(trace: Path, tmp_path: Path) -> None:
+    """One broken file of three: the others are read, and the broken one is named; --strict errs."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("a.jsonl", "c.jsonl"):
+        (folder / name).write_bytes(native.line(chain(1, 2)))
+    (folder / "b.json").write_text('{"requests": [')
+    value = orjson.loads(agentreplay("inspect", folder, "--json").stdout)
+    assert value["sessions"] == 2
+    assert list(value["skipped"]) == [str(folder / "b.json")]
+    strict = agentreplay("inspect", folder, "--strict")
+    assert strict.returncode == 2
+    assert "b.json" in strict.stderr
+
+
+def test_inspect_shows_what_a_trace_holds(trace: Path) -> None:
+    """Counts and reuse as a table and as JSON; what was not recorded is null."""
+    value = orjson.loads(agentreplay("inspect", trace, "--json").stdout)
+    assert value["sessions"] == 30
+    assert value["calls"] == 120
+    assert value["subagents"] == 0
+    assert value["cached_tokens"] is None
+    assert value["input_tokens"] == 30 * (640 + 704 + 768 + 832)
+    assert value["output_tokens"] == 1200
+    assert value["prefix_reuse"] == pytest.approx((640 + 704 + 768) / (640 + 704 + 768 + 832))
+    assert value["recorded_seconds"] == pytest.approx(30 * (3 * 1.05 + 1))
+    table = agentreplay("inspect", trace).stdout
+    assert "Prefix reuse" in table
+    assert "71.7 %" in table
+
+
+@needs_shared
+def test_inspect_reads_the_recorded_sessions() -> None:
+    """The shared sessions: 75, with 6,740 calls and 96.2 % reuse by tokens."""
+    value = orjson.loads(agentreplay("inspect", WEKA, "--json").stdout)
+    assert (value["sessions"], value["calls"]) == (75, 6740)
+    assert value["prefix_reuse"] == pytest.approx(0.9621, abs=5e-5)
+
+
+def test_synth_writes_what_run_and_inspect_read(tmp_path: Path) -> None:
+    """Synthesised sessions are in the native format."""
+    path = tmp_path / "made.jsonl"
+    assert agentreplay("synth", "3", "--calls", "5-9", "--out", path).returncode == 0
+    value = orjson.loads(agentreplay("inspect", path, "--json").stdout)
+    assert value["sessions"] == 3
+    assert value["calls"] >= 15
+
+
+def test_the_embedded_server_is_named_first(trace: Path, tmp_path: Path) -> None:
+    """Whatever a run against the simulated server prints begins by saying so."""
+    ended = agentreplay("run", trace, "--requests", "4", "--out", tmp_path / "out")
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    assert ended.stdout.startswith("SIMULATED SERVER (demo)")
+    assert ended.stderr.startswith("SIMULATED SERVER (demo)")
+    again = agentreplay("report", tmp_path / "out")
+    assert again.stdout.startswith("SIMULATED SERVER (demo)")
+
+
+def test_a_saturated_server_shows(trace: Path, tmp_path: Path) -> None:
+    """Against the slow profile sixteen users are served more slowly than one."""
+
+    def interactivity(users: int) -> float:
+        ended = agentreplay(
+            "run",
+            trace,
+            "--sim",
+            "slow",
+            "--users",
+            str(users),
+            "--sessions",
+            str(users),
+            "--timing",
+            "none",
+            "--json",
+            "--out",
+            tmp_path / str(users),
+        )
+        value: float = orjson.loads(ended.stdout)["metrics"]["ttft"]["p90"]
+        return value
+
+    assert interactivity(16) > interactivity(1)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_drains_and_reports(
+    trace: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    """A signal while running: exit code 128 + its number, and a report marked interrupted."""
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "agentreplay",
+            "run",
+            str(trace),
+            "--duration",
+            "5m",
+            "--out",
+            str(out),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    records = out / "records.jsonl"
+    while not (records.exists() and records.stat().st_size):
+        assert process.poll() is None
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    assert "interrupted" in stdout.splitlines()[-1]
+    assert orjson.loads((out / "summary.json").read_bytes())["ended"] == "interrupted"
+
+
+def test_a_killed_run_can_be_reported(trace: Path, tmp_path: Path) -> None:
+    """After kill -9 what was flushed is reported, marked interrupted."""
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "agentreplay",
+            "run",
+            str(trace),
+            "--duration",
+            "5m",
+            "--out",
+            str(out),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    records = out / "records.jsonl"
+    while not (records.exists() and records.stat().st_size):
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    value = orjson.loads(agentreplay("report", out, "--json").stdout)
+    assert value["metrics"]["requests"]["succeeded"] > 0
+    assert "interrupted" in [reason["id"] for reason in value["verdict"]["reasons"]]
+
+
+@needs_shared
+def test_recorded_sessions_run_in_little_memory(tmp_path: Path) -> None:
+    """Eight users over 40 copies of the shared sessions stay under 300 MB."""
+    for n in range(40):
+        (tmp_path / "copies" / str(n)).mkdir(parents=True)
+        for file in WEKA.glob("*.json"):
+            (tmp_path / "copies" / str(n) / f"{file.stem}-{n}.json").symlink_to(file)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "agentreplay",
+            "run",
+            str(tmp_path / "copies"),
+            "--users",
+            "8",
+            "--duration",
+            "8s",
+            "--drain",
+            "30s",
+            "--max-gap",
+            "1s",
+            "--out",
+            str(tmp_path / "out"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert isinstance(usage, resource.struct_rusage)
+    assert process.returncode in (0, 3)  # 3 where this machine was too busy to measure
+    assert usage.ru_maxrss < 300 * 1024
+    value = orjson.loads((tmp_path / "out" / "summary.json").read_bytes())
+    assert value["metrics"]["requests"]["failed"] == 0
+    assert value["trace"]["sessions"] == 3000

@@ -1,0 +1,336 @@
+"""The scheduler, in virtual time: what is sent, when, and when it stops."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace as changed
+
+import anyio
+import httpx
+import orjson
+import pytest
+from shared_data import needs_shared, weka_sessions
+from virtually import ANSWER, Outcome, call, chain, oracle, replay
+
+from agentreplay.client.stream import Reply, Sink
+from agentreplay.metrics.record import Request
+from agentreplay.plan import Plan
+from agentreplay.replay import Replay
+from agentreplay.sim import virtual
+from agentreplay.trace.load import load
+from agentreplay.trace.model import Session
+from agentreplay.trace.structure import link, recorded_order
+
+EXCEPTIONS = {"trace_0274", "trace_0282"}
+"""Sessions that in causal order, with slow answers, have one call more in flight than recorded:
+their main agent went on while subagents that it had not started since were still at work."""
+
+FOREVER = Plan(users=1, duration_s=None, sessions=1, max_gap_s=None)
+
+
+@functools.cache
+def bundled() -> list[Session]:
+    """The sessions in traces/."""
+    return list(load("traces").readable())
+
+
+def in_flight(spans: list[tuple[float, float]]) -> int:
+    """The most spans that overlap at one instant; one that ends makes room for one that starts."""
+    edges = sorted([(start, 1) for start, _ in spans] + [(stop, -1) for _, stop in spans])
+    most = now = 0
+    for _, step in sorted(edges, key=lambda edge: (edge[0], edge[1])):
+        now += step
+        most = max(most, now)
+    return most
+
+
+def starts_as_recorded(sessions: Sequence[Session], within_s: float) -> None:
+    for session in sessions:
+        outcome = replay(FOREVER, [session], oracle([session]))
+        assert len(outcome.records) == len(session.calls)
+        for record in outcome.records:
+            recorded_s = session.calls[record.request.call].start_s
+            assert record.sent_ns / 1e9 == pytest.approx(recorded_s, abs=within_s), session.id
+
+
+def stretched(sessions: Sequence[Session], plan: Plan, factor: float) -> set[str]:
+    """The sessions with more calls in flight than recorded when each call takes longer."""
+    more = set()
+    for session in sessions:
+        records = replay(plan, [session], oracle([session], factor)).records
+        assert len(records) == len(session.calls)
+        spans = [(record.sent_ns / 1e9, record.done_ns / 1e9) for record in records]
+        recorded = [(call.start_s, call.end_s) for call in session.calls]
+        if in_flight(spans) > in_flight(recorded):
+            more.add(session.id)
+        done = {record.request.call: record.done_ns for record in records}
+        for record in records:
+            for before in session.calls[record.request.call].after:
+                assert done[before] <= record.sent_ns
+    return more
+
+
+def test_bundled_sessions_start_every_call_as_recorded() -> None:
+    """Identity: when each call takes its recorded time, each starts at its recorded time."""
+    starts_as_recorded(bundled(), within_s=0.001)
+
+
+@needs_shared
+def test_recorded_sessions_start_every_call_as_recorded() -> None:
+    """Identity holds over real sessions to the second of their stamps."""
+    starts_as_recorded(weka_sessions(), within_s=1.0)
+
+
+@pytest.mark.parametrize("factor", [3, 10])
+def test_slow_answers_never_add_calls_in_flight_to_bundled_sessions(factor: int) -> None:
+    """Stretch: with slower answers no session has more calls in flight than recorded."""
+    assert stretched(bundled(), FOREVER, factor) == set()
+
+
+@needs_shared
+@pytest.mark.parametrize("factor", [3, 10])
+def test_slow_answers_never_add_calls_in_flight_to_recorded_sessions(factor: int) -> None:
+    """Stretch holds over real sessions but for the two named ones."""
+    assert stretched(weka_sessions(), FOREVER, factor) <= EXCEPTIONS
+
+
+@needs_shared
+def test_recorded_order_has_no_exceptions() -> None:
+    """In recorded order nothing overtakes, so no session exceeds its recorded concurrency."""
+    sessions = [recorded_order(session) for session in weka_sessions()]
+    assert stretched(sessions, changed(FOREVER, order="recorded"), 10) == set()
+
+
+def test_no_request_is_sent_before_it_is_due() -> None:
+    """Lag is never negative, and zero where nothing holds the scheduler up."""
+    sessions = [chain(n, 9, gap_s=0.1234567 + n / 7) for n in range(4)]
+    outcome = replay(Plan(users=4, duration_s=30), sessions, oracle(sessions))
+    assert {record.sent_ns - record.request.due_ns for record in outcome.records} == {0}
+
+
+def test_a_call_waits_its_gap_after_the_live_end() -> None:
+    """End at 10 s instead of 1 s: the recorded gap of 2 s counts from the live end."""
+    session = chain(0, 2)
+    outcome = replay(FOREVER, [session], oracle([session], 10))
+    assert [record.sent_ns / 1e9 for record in outcome.records] == [0, 12]
+
+
+def test_long_gaps_are_cut_and_counted() -> None:
+    """A gap of 30 s under a limit of 5 s is waited 5 s, and 25 s are noted as cut."""
+    session = chain(0, 2, gap_s=30)
+    outcome = replay(changed(FOREVER, max_gap_s=5.0), [session], oracle([session]))
+    assert [record.sent_ns / 1e9 for record in outcome.records] == [0, 6]
+    assert [record.request.gap_cut_s for record in outcome.records] == [0, 25]
+
+
+def test_speed_scales_gaps_and_not_answers() -> None:
+    """At speed 2 gaps of 2 s become 1 s while answers still take 1 s."""
+    session = chain(0, 4)
+    outcome = replay(changed(FOREVER, speed=2.0), [session], oracle([session]))
+    assert [record.sent_ns / 1e9 for record in outcome.records] == [0, 2, 4, 6]
+
+
+def test_timing_none_sends_at_once() -> None:
+    """Without gaps each call follows the end of the one before."""
+    session = chain(0, 4)
+    outcome = replay(changed(FOREVER, timing="none"), [session], oracle([session]))
+    assert [record.sent_ns / 1e9 for record in outcome.records] == [0, 1, 2, 3]
+
+
+def test_timing_recorded_keeps_the_recorded_offsets() -> None:
+    """A slow answer delays only what waits for it, until the recorded offsets are reached again."""
+    session = chain(0, 4)
+    outcome = replay(changed(FOREVER, timing="recorded"), [session], oracle([session], 3.5))
+    assert [record.sent_ns / 1e9 for record in outcome.records] == [0, 3.5, 7, 10.5]
+    faster = replay(
+        changed(FOREVER, timing="recorded", speed=2.0), [session], oracle([session], 0.1)
+    )
+    assert [record.sent_ns / 1e9 for record in faster.records] == [0, 1.5, 3, 4.5]
+
+
+def test_arrivals_start_each_session_at_its_own_time() -> None:
+    """In an open loop a session begins when it arrived, however slow the others are."""
+    sessions = [changed(chain(n, 2), start_s=5.0 * n) for n in range(3)]
+    plan = Plan(users=3, duration_s=None, sessions=3, timing="recorded", arrivals=True)
+    outcome = replay(plan, sessions, oracle(sessions, 20))
+    first = {r.request.session: r.sent_ns / 1e9 for r in outcome.records if r.request.call == 0}
+    assert first == {"chain-0": 0, "chain-1": 5, "chain-2": 10}
+
+
+def test_nothing_is_sent_after_the_end() -> None:
+    """The last request leaves before the duration is over; the window closes with it."""
+    sessions = [chain(n, 50) for n in range(4)]
+    outcome = replay(Plan(users=4, duration_s=20), sessions, oracle(sessions))
+    assert max(record.sent_ns for record in outcome.records) < 20e9
+    assert outcome.ending.reason == "duration"
+    assert outcome.ending.closed_ns == 20e9
+
+
+def test_answers_in_flight_at_the_end_may_finish() -> None:
+    """What was sent before the end is drained and counts as a success."""
+    session = chain(0, 2, takes_s=15)
+    outcome = replay(Plan(users=1, duration_s=10, drain_s=30), [session], oracle([session]))
+    assert [record.error for record in outcome.records] == [None]
+    assert outcome.ending.done_ns == 15e9
+
+
+def test_what_does_not_finish_in_time_is_cancelled() -> None:
+    """What is in flight at the drain limit is cut and recorded as cancelled."""
+    session = chain(0, 2, takes_s=100)
+    outcome = replay(Plan(users=1, duration_s=10, drain_s=5), [session], oracle([session]))
+    (record,) = outcome.records
+    assert record.error is not None
+    assert record.error.kind == "cancelled"
+    assert record.done_ns == 15e9
+
+
+@pytest.mark.parametrize("requests", [1, 7, 10, 23])
+def test_requests_are_dealt_exactly(requests: int) -> None:
+    """With a limit of N requests exactly N are sent."""
+    sessions = [chain(n, 5) for n in range(3)]
+    plan = Plan(users=4, duration_s=None, requests=requests)
+    outcome = replay(plan, sessions, oracle(sessions))
+    assert len(outcome.records) == requests
+    assert outcome.ending.reason == "work"
+
+
+@pytest.mark.parametrize("sessions", [1, 3, 8, 13])
+def test_sessions_are_dealt_exactly(sessions: int) -> None:
+    """With a limit of N sessions exactly N plays are made, all of them whole."""
+    trace = [chain(n, 3) for n in range(5)]
+    outcome = replay(Plan(users=4, duration_s=None, sessions=sessions), trace, oracle(trace))
+    plays = Counter((r.request.lane, r.request.visit) for r in outcome.records)
+    assert len(plays) == sessions
+    assert set(plays.values()) == {3}
+
+
+def test_the_window_closes_when_a_lane_runs_out_of_work() -> None:
+    """Two lanes with sessions of 3 s and 30 s: the window is the first 3 s."""
+    trace = [chain(0, 1, takes_s=3), chain(1, 1, takes_s=30)]
+    outcome = replay(Plan(users=2, duration_s=None, sessions=2), trace, oracle(trace))
+    assert outcome.ending.closed_ns == 3e9 + 1
+    assert outcome.ending.done_ns == 30e9
+
+
+def test_lanes_start_spread_over_the_ramp() -> None:
+    """Four lanes over a ramp of 8 s start 2 s apart."""
+    trace = [chain(n, 1) for n in range(4)]
+    plan = Plan(users=4, duration_s=None, sessions=4, ramp_s=8)
+    outcome = replay(plan, trace, oracle(trace))
+    assert sorted(record.sent_ns / 1e9 for record in outcome.records) == [0, 2, 4, 6]
+
+
+def test_the_same_plan_gives_the_same_run() -> None:
+    """Two runs of one plan make equal records, stamps included."""
+    sessions = bundled()
+    plan = Plan(users=5, duration_s=300)
+    first = replay(plan, sessions, oracle(sessions))
+    assert replay(plan, sessions, oracle(sessions)) == first
+
+
+def test_plays_of_one_session_share_its_system_prompt_only() -> None:
+    """The second play's first prompt repeats the system message and nothing else."""
+    session = Session("s", None, link([call(0, 1, isl=1280, system=640)], 64), 64, "")
+    bodies: list[list[str]] = []
+
+    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+        bodies.append([message["content"] for message in orjson.loads(body)["messages"]])
+        sink(virtual.clock(), ANSWER)
+        return Reply(200, "text/event-stream", b"")
+
+    outcome = replay(Plan(users=2, duration_s=None, sessions=2), [session], stream)
+    (system, user), (other_system, other_user) = bodies
+    assert system == other_system
+    assert user.split()[:3] != other_user.split()[:3]
+    assert [record.request.reuse for record in outcome.records] == [0, 640]
+
+
+def failing(after: int) -> tuple[list[int], object]:
+    """A stream that fails from its *after*-th request on."""
+    sent: list[int] = []
+
+    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+        sent.append(virtual.clock())
+        await anyio.sleep(0.5)
+        if len(sent) > after:
+            raise httpx.ReadError("connection lost")
+        sink(virtual.clock(), ANSWER)
+        return Reply(200, "text/event-stream", b"")
+
+    return sent, stream
+
+
+def run_failing(after: int, plan: Plan, trace: list[Session]) -> tuple[list[int], Outcome]:
+    sent, stream = failing(after)
+    return sent, replay(plan, trace, stream)  # type: ignore[arg-type]
+
+
+def test_a_failed_call_ends_its_session() -> None:
+    """After a failure nothing more of the session is sent."""
+    _, outcome = run_failing(2, FOREVER, [chain(0, 9)])
+    assert [record.error is None for record in outcome.records] == [True, True, False]
+
+
+def test_a_failing_lane_waits_longer_each_time() -> None:
+    """After k failures in a row a lane waits min(2^(k−1), 30) s before the next session."""
+    sent, _ = run_failing(1, Plan(users=1, duration_s=100, timing="none"), [chain(0, 1)])
+    pauses = [(later - earlier) / 1e9 - 0.5 for earlier, later in itertools.pairwise(sent)]
+    assert pauses == [0, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_run_that_brings_nothing_is_given_up_after_twenty_calls() -> None:
+    """Twenty failures without a success end the run, whatever its duration."""
+    trace = [chain(n, 3) for n in range(40)]
+    _, outcome = run_failing(0, Plan(users=40, duration_s=3600), trace)
+    assert outcome.ending.reason == "gave_up"
+    assert outcome.ending.done_ns <= 2e9
+
+
+def test_a_run_that_brings_nothing_is_given_up_after_ten_seconds() -> None:
+    """One user whose calls all fail: the run ends at 10 s."""
+    _, outcome = run_failing(0, Plan(users=1, duration_s=3600), [chain(0, 3)])
+    assert outcome.ending.reason == "gave_up"
+    assert outcome.ending.done_ns == 10e9
+
+
+def test_a_slow_start_is_no_failure() -> None:
+    """A server that needs a minute for its first answers is waited for."""
+    trace = [chain(0, 2, takes_s=60)]
+    outcome = replay(Plan(users=1, duration_s=None, sessions=1), trace, oracle(trace))
+    assert [record.error for record in outcome.records] == [None, None]
+
+
+def test_stopping_sends_nothing_more_and_drains() -> None:
+    """After a stop nothing is sent, waits end at once, and answers have the time given."""
+    trace = [chain(n, 50, takes_s=3, gap_s=1) for n in range(3)]
+
+    async def stop(run: Replay) -> None:
+        await anyio.sleep(9.5)
+        run.stop("interrupted", 2.0)
+
+    outcome = replay(Plan(users=3, duration_s=None), trace, oracle(trace), beside=stop)
+    assert outcome.ending.reason == "interrupted"
+    assert outcome.ending.closed_ns == 9.5e9
+    assert outcome.ending.done_ns == 11e9
+    assert max(record.sent_ns for record in outcome.records) <= 9.5e9
+    assert all(record.error is None for record in outcome.records)
+
+
+def test_a_second_stop_cuts_what_is_in_flight() -> None:
+    """A stop without time to drain cancels at once."""
+    trace = [chain(0, 5, takes_s=30)]
+
+    async def stop(run: Replay) -> None:
+        await anyio.sleep(5)
+        run.stop("interrupted", 20.0)
+        await anyio.sleep(1)
+        run.stop("interrupted", 0.0)
+
+    outcome = replay(Plan(users=1, duration_s=None), trace, oracle(trace), beside=stop)
+    (record,) = outcome.records
+    assert record.error is not None
+    assert record.error.kind == "cancelled"
+    assert outcome.ending.done_ns == 6e9

@@ -1,0 +1,376 @@
+"""Records to numbers: the definitions of docs/metrics.md by worked examples."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentreplay.metrics.record import Failure, Record, Request
+from agentreplay.metrics.summary import ClientHealth, Summary, summarize
+from agentreplay.metrics.window import Ending
+from agentreplay.plan import Plan
+
+PLAN = Plan(users=2, duration_s=10)
+ENDING = Ending("duration", 10_000_000_000, 12_000_000_000)
+FINE = ClientHealth(0.0, 0.001, (0.1,))
+
+
+def record(
+    chunks_ms: list[int],
+    tokens: list[int] | None = None,
+    *,
+    sent_ms: int = 0,
+    due_ms: int | None = None,
+    visible_ms: int | None = None,
+    isl: int = 100,
+    isl_served: int | None = 100,
+    osl: int | None = None,
+    osl_recorded: int | None = None,
+    lane: int = 0,
+    visit: int = 0,
+    call: int = 0,
+    calls: int = 1,
+    session: str = "s",
+    cached: int | None = None,
+    reuse: int = 0,
+    shared: int = 0,
+    recorded_s: float | None = None,
+    gap_cut_s: float = 0.0,
+    error: Failure | None = None,
+    burst: bool = False,
+    done_ms: int | None = None,
+) -> Record:
+    """A record whose chunks with tokens came at the given milliseconds."""
+    count = osl if osl is not None else sum(tokens) if tokens else len(chunks_ms) or None
+    ns = [ms * 1_000_000 for ms in chunks_ms]
+    last_ms = chunks_ms[-1] if chunks_ms else sent_ms
+    return Record(
+        request=Request(
+            lane=lane,
+            visit=visit,
+            session=session,
+            call=call,
+            calls=calls,
+            agent="",
+            due_ns=(sent_ms if due_ms is None else due_ms) * 1_000_000,
+            isl=isl,
+            osl=(count or 0) if osl_recorded is None else osl_recorded,
+            overlong=0,
+            block=10,
+            shared=shared,
+            reuse=reuse,
+            recorded_s=recorded_s,
+            gap_cut_s=gap_cut_s,
+        ),
+        sent_ns=sent_ms * 1_000_000,
+        first_token_ns=ns[0] if ns else None,
+        first_visible_ns=visible_ms * 1_000_000 if visible_ms else (ns[0] if ns else None),
+        last_token_ns=ns[-1] if ns else None,
+        done_ns=(last_ms if done_ms is None else done_ms) * 1_000_000,
+        chunk_us=tuple(b * 1000 - a * 1000 for a, b in itertools.pairwise(chunks_ms)),
+        chunk_tokens=tuple(tokens) if tokens else None,
+        burst=burst,
+        bundled_reads=0,
+        reconnected=False,
+        isl=isl_served,
+        osl=count,
+        cached=cached,
+        estimated=isl_served is None,
+        finish="stop",
+        error=error,
+    )
+
+
+def metrics(*records: Record, plan: Plan = PLAN, ending: Ending | None = ENDING) -> dict[str, Any]:
+    return summarize(records, plan, ending, FINE).metrics
+
+
+def summary(*records: Record) -> Summary:
+    return summarize(records, PLAN, ENDING, FINE)
+
+
+def test_tpot_spreads_time_over_tokens_and_not_chunks() -> None:
+    """Chunks at 100 ms (1 token), 300 (10), 500 (10): 20 ms a token, 50 tok/s, gaps of 200 ms."""
+    found = metrics(record([100, 300, 500], [1, 10, 10]))
+    assert found["tpot"]["p50"] == pytest.approx(0.020)
+    assert found["interactivity"]["p90"] == pytest.approx(50)
+    assert found["chunk_gap"]["min"] == found["chunk_gap"]["max"] == pytest.approx(0.2)
+
+
+def test_the_corrected_rate_leaves_out_the_first_bundle() -> None:
+    """At 500 ms (5 tokens), 600 (5): interactivity 90, corrected 50."""
+    found = metrics(record([500, 600], [5, 5]))
+    assert found["interactivity"]["p50"] == pytest.approx(90)
+    assert found["interactivity_corrected"]["p50"] == pytest.approx(50)
+
+
+def test_ttft_counts_reasoning_and_visible_does_not() -> None:
+    """Reasoning at 200 ms, content at 1200: TTFT 0.2 s, visible 1.2 s."""
+    found = metrics(record([200, 1200], visible_ms=1200))
+    assert found["ttft"]["p50"] == pytest.approx(0.2)
+    assert found["ttft_visible"]["p50"] == pytest.approx(1.2)
+
+
+def test_a_single_token_has_no_tpot() -> None:
+    """With fewer than two tokens a rate is not measured, never 0 and never infinite."""
+    found = metrics(record([100]))
+    assert found["tpot"]["n"] == found["interactivity"]["n"] == 0
+    assert found["interactivity"]["p90"] is None
+    assert found["ttft"]["n"] == 1
+
+
+def test_a_burst_has_no_rate_and_its_tokens_count() -> None:
+    """200 tokens in one read: no rate, no gaps, but 200 tokens of output."""
+    found = metrics(record([2000], [200], burst=True))
+    assert found["interactivity"]["n"] == found["chunk_gap"]["n"] == 0
+    assert found["output_token_rate"] == pytest.approx(20)
+
+
+def test_p90_of_a_rate_is_what_ninety_percent_reach() -> None:
+    """P90 interactivity is 1 / P90(TPOT), and min is the slowest."""
+    rows = [record([0, 100 + 10 * n], [1, 10]) for n in range(11)]  # TPOT 10 … 20 ms
+    found = metrics(*rows)["interactivity"]
+    assert found["p90"] == pytest.approx(1 / 0.019)
+    assert found["p50"] == pytest.approx(1 / 0.015)
+    assert found["min"] == pytest.approx(50)
+    assert found["max"] == pytest.approx(100)
+
+
+def test_percentiles_interpolate_and_stay_within_the_values() -> None:
+    """Of 1..5: P50 is 3, P99 interpolates below the maximum of 5."""
+    found = metrics(*(record([n * 1000]) for n in range(1, 6)))["ttft"]
+    assert (found["p50"], found["min"], found["max"]) == (3, 1, 5)
+    assert found["p99"] == pytest.approx(4.96)
+
+
+def test_a_request_belongs_to_the_window_in_which_it_was_sent() -> None:
+    """A request sent during the ramp is warm-up wherever it ends; its tokens count."""
+    plan = replace(PLAN, ramp_s=1.0)
+    found = metrics(record([900, *range(1100, 2100, 100)]), plan=plan)
+    assert found["requests"]["warmup"] == 1
+    assert found["requests"]["attempted"] == 0
+    assert found["ttft"]["n"] == 0
+    assert found["output_token_rate"] == pytest.approx(10 / 9)
+
+
+def test_a_token_belongs_to_the_window_in_which_it_arrived() -> None:
+    """Of a stream that goes on after the end, the tokens before the end count."""
+    found = metrics(record([9000, 9500, 10_000, 10_500]))
+    assert found["output_token_rate"] == pytest.approx(2 / 10)
+    assert found["input_token_rate"] == pytest.approx(100 / 10)
+
+
+def test_bundles_that_straddle_the_end_are_split_by_their_tokens() -> None:
+    """A chunk of 5 tokens inside and one of 7 outside: 5 count."""
+    found = metrics(record([9000, 11_000], [5, 7]))
+    assert found["output_token_rate"] == pytest.approx(0.5)
+
+
+def test_failures_give_no_tokens_and_stand_beside_the_latencies() -> None:
+    """A failed request counts as attempted and failed by kind; its partial tokens nowhere."""
+    failed = record([100, 200], error=Failure("error_event", 200, "overloaded"))
+    found = summary(failed, record([100, 200], visit=1))
+    assert found.metrics["requests"] == {
+        "attempted": 2,
+        "succeeded": 1,
+        "failed": 1,
+        "cancelled": 0,
+        "warmup": 0,
+    }
+    assert found.metrics["errors"] == {"error_event": 1}
+    assert found.metrics["error_rate"] == 0.5
+    assert found.metrics["output_token_rate"] == pytest.approx(0.2)
+    assert found.failures[0].example == "overloaded"
+    assert [reason.id for reason in found.verdict.reasons] == ["error_rate"]
+
+
+def test_nothing_measured_is_null_and_invalid() -> None:
+    """Only failures: percentiles are None, rates None, and the verdict says so."""
+    found = summary(record([], error=Failure("http_5xx", 500, "no")))
+    assert found.metrics["ttft"] == {"n": 0} | dict.fromkeys(
+        ("mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
+    )
+    assert found.metrics["total_token_rate"] is None
+    assert found.metrics["total_token_rate_run"] is None
+    assert "nothing_measured" in [reason.id for reason in found.verdict.reasons]
+
+
+def test_a_window_under_a_second_gives_no_rates() -> None:
+    """The whole-run rates stand where the window is too short."""
+    ending = Ending("work", 900_000_000, 900_000_000)
+    found = metrics(record([100, 500]), ending=ending)
+    assert found["output_token_rate"] is None
+    assert found["output_token_rate_run"] == pytest.approx(2 / 0.5)
+
+
+def test_run_rates_are_over_first_sent_to_last_end() -> None:
+    """Σ(isl + osl) of successes / (max done − min sent), as AgentX has it."""
+    found = metrics(
+        record([1500, 2000], sent_ms=1000),
+        record([4000, 5000], sent_ms=3000, visit=1),
+    )
+    assert found["total_token_rate_run"] == pytest.approx((200 + 4) / 4)
+
+
+def test_a_user_is_a_lane_and_an_idle_one_counts() -> None:
+    """Two lanes of which one stays silent: its rate is 0 and is in the distribution."""
+    found = metrics(record([1000, 2000, 3000]))
+    assert found["user_output_rate"]["n"] == 2
+    assert found["user_output_rate"]["max"] == pytest.approx(0.3)
+    assert found["user_output_rate"]["min"] == 0
+
+
+def test_streaming_rate_is_over_the_union_of_streams() -> None:
+    """Two overlapping streams of one lane, [1, 3] and [2, 4] s with 3 tokens each: 6 in 3 s."""
+    found = metrics(record([1000, 2000, 3000]), record([2000, 3000, 4000], call=1))
+    assert found["user_output_rate_streaming"]["p50"] == pytest.approx(2.0)
+
+
+def test_reuse_by_tokens_and_blocks() -> None:
+    """Reuse is over all requests of the window; captured compares what the server reports."""
+    found = metrics(
+        record([100], isl=100, reuse=0, cached=0),
+        record([100], isl=100, reuse=80, shared=80, cached=60, call=1),
+    )["prefix_reuse"]
+    assert found["theoretical"] == pytest.approx(0.4)
+    assert found["theoretical_blocks"] == pytest.approx(8 / 20)
+    assert found["trace_blocks"] == pytest.approx(8 / 20)
+    assert found["server"] == pytest.approx(0.3)
+    assert found["captured"] == pytest.approx(0.75)
+
+
+def test_a_server_that_reports_no_cached_tokens_is_not_zero() -> None:
+    """Without cached tokens the server's reuse is None."""
+    found = metrics(record([100], reuse=50))["prefix_reuse"]
+    assert found["server"] is None
+    assert found["captured"] is None
+
+
+def test_lengths_are_held_against_the_recording() -> None:
+    """Errors are absolute and relative, biases signed; recorded zeros are left out."""
+    found = metrics(
+        record([100], isl=100, isl_served=102, osl=9, osl_recorded=10),
+        record([100], isl=100, isl_served=99, osl=1, osl_recorded=0, call=1),
+    )
+    assert found["isl_error"]["max"] == pytest.approx(0.02)
+    assert found["isl_bias"] == pytest.approx(0.005)
+    assert found["osl_error"]["n"] == 1
+    assert found["osl_bias"] == pytest.approx(-0.1)
+
+
+def test_slowdown_needs_three_measured_calls() -> None:
+    """Three calls of 2 s that took 1 s when recorded: slowdown 2; two calls say nothing."""
+    calls = [
+        record([2000 + n], sent_ms=n, call=n, calls=3, recorded_s=1.0, lane=lane)
+        for lane, count in ((0, 3), (1, 2))
+        for n in range(count)
+    ]
+    found = metrics(*calls)["session_slowdown"]
+    assert found["n"] == 1
+    assert found["p50"] == pytest.approx(2.0)
+
+
+def test_sessions_are_counted_by_play_and_by_name() -> None:
+    """Three plays of two sessions, one of them not finished."""
+    found = metrics(
+        record([100], session="a"),
+        record([100], session="a", visit=1),
+        record([100], session="b", lane=1, calls=2),
+    )["sessions"]
+    assert found == {"started": 3, "completed": 2, "distinct": 2, "reused": 1}
+
+
+def test_concurrency_is_a_mean_over_time() -> None:
+    """One request of 5 s in a window of 10 s: half a request in flight, one lane for 5 s."""
+    found = metrics(record([5000]))["concurrency"]
+    assert found == {"lanes_mean": 0.5, "in_flight_mean": 0.5, "in_flight_max": 1}
+
+
+def test_a_killed_run_is_measured_up_to_its_last_record() -> None:
+    """Without an ending the window reaches to the last instant recorded, and it is interrupted."""
+    found = summarize([record([1000, 2000])], PLAN, None, last_ns=2_000_000_001)
+    assert found.window.seconds == pytest.approx(2)
+    assert "interrupted" in [reason.id for reason in found.verdict.reasons]
+
+
+def test_cut_waits_are_added_up() -> None:
+    """How many waits were cut, and by how much in all."""
+    found = summary(record([100], gap_cut_s=25.0), record([100], call=1), record([9], gap_cut_s=5))
+    assert (found.gaps_cut, found.gaps_cut_s) == (2, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("health", "lag_ms", "limited"),
+    [
+        (ClientHealth(0.0, 0.02, (0.1,)), 0, False),
+        (ClientHealth(0.011, 0.02, (0.1,)), 0, True),
+        (ClientHealth(0.0, 0.3, (0.1,)), 0, True),
+        (ClientHealth(0.0, 0.02, (0.1,)), 60, True),
+    ],
+)
+def test_a_client_that_does_not_keep_up_makes_the_run_invalid(
+    health: ClientHealth, lag_ms: int, limited: bool
+) -> None:
+    """Late loop for over 1 % of the window, once over 250 ms, or P99 lag over 50 ms."""
+    row = record([500], sent_ms=100, due_ms=100 - lag_ms)
+    verdict = summarize([row], PLAN, ENDING, health).verdict
+    assert ("client_limited" in [reason.id for reason in verdict.reasons]) is limited
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([record([9], isl_served=103)], "prompt_length_drift"),
+        ([record([9], osl=90, osl_recorded=100)], "length_not_controlled"),
+        ([record([9]), record([9], error=Failure("cancelled", None, "cut"))], "cut_short"),
+        (
+            [record([9]), record([], error=Failure("context_overflow", 400, "long"))],
+            "context_overflow",
+        ),
+    ],
+)
+def test_reasons_against_a_run(rows: list[Record], reason: str) -> None:
+    """Each rule of the verdict has its case."""
+    assert reason in [found.id for found in summary(*rows).verdict.reasons]
+
+
+def test_missing_usage_is_a_warning() -> None:
+    """Without usage the lengths are unknown: said, and not held against the run."""
+    found = summary(record([100, 200], isl_served=None)).verdict
+    assert found.valid
+    assert [warning.id for warning in found.warnings] == ["prompt_usage_missing"]
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 40))
+def test_the_order_of_records_does_not_matter(source: random.Random, count: int) -> None:
+    """A summary depends on what was recorded, not on the order in which it was written."""
+    rows = [
+        record(
+            sorted(source.sample(range(12_000), source.randint(1, 6))),
+            sent_ms=0,
+            lane=source.randint(0, 1),
+            visit=source.randint(0, 3),
+            call=n,
+            calls=count,
+            cached=source.randint(0, 90),
+            reuse=source.randint(0, 10) * 10,
+        )
+        for n in range(count)
+    ]
+    shuffled = rows[:]
+    source.shuffle(shuffled)
+    first, second = metrics(*rows), metrics(*shuffled)
+    assert _rounded(first) == _rounded(second)
+
+
+def _rounded(value: Any) -> Any:
+    """Sums of floats in another order differ in their last digits."""
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    return round(value, 9) if isinstance(value, float) else value
