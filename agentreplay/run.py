@@ -153,7 +153,7 @@ def conclude(path: Path, signal_number: int | None = None) -> Result:
     """Compute the summary of a run directory, and write it there."""
     read = read_run(path)
     summary = read.summary()
-    value = summary_value(read, summary)
+    value = summary_value(read.manifest, read.ending, read.facts, summary)
     write_summary(path, value)
     return Result(read, summary, value, signal_number)
 

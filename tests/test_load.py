@@ -476,7 +476,7 @@ def one_byte(folder: Path) -> None:
     "change",
     [
         one_byte,
-        lambda folder: (folder / "a.json").rename(folder / "c.json"),
+        lambda folder: (folder / "a.json").rename(folder / "aa.json"),
         lambda folder: (folder / "a.json").unlink(),
         lambda folder: shutil.copy(folder / "a.json", folder / "c.json"),
     ],

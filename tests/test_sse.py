@@ -38,7 +38,7 @@ def reference(stream: bytes) -> list[Event]:
         if field == b"data":
             data.append(value)
         elif field == b"event":
-            name = value
+            name = value.strip()  # more forgiving than the letter: no name has blanks around it
     return events
 
 

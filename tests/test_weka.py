@@ -170,6 +170,7 @@ def test_calls_are_in_order_of_start() -> None:
     ("entry_t", "inner", "expected"),
     [
         pytest.param(50.0, [0.0, 4.0], [50.0, 54.0], id="first is 0: relative"),
+        pytest.param(0.5, [0.0, 4.0], [0.5, 4.5], id="first is 0, entry soon after: relative"),
         pytest.param(50.0, [3.0, 60.0], [53.0, 110.0], id="one before its entry: relative"),
         pytest.param(50.0, [50.0, 54.0], [50.0, 54.0], id="at its entry: absolute"),
         pytest.param(50.0, [49.5, 54.0], [49.5, 54.0], id="a rounding before: absolute"),

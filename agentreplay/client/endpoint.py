@@ -30,12 +30,12 @@ BODY_BYTES = 65_536
 SIMULATED_HEADER = "x-simulated-server"
 
 _SHORT, _LONG = 20, 220
-_FORCED = {"stream_options": {"include_usage": True}, "ignore_eos": True}
 _DIALECTS: tuple[dict[str, Any], ...] = (
-    _FORCED,
+    {"stream_options": {"include_usage": True}, "ignore_eos": True},
     {"stream_options": {"include_usage": True}},
     {},
 )
+"""Optional fields of a body, tried in this order: strict servers refuse what they don't know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,12 @@ def chat_url(url: str) -> str:
     Raises:
         AgentReplayError: it is no http or https address.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
         raise AgentReplayError(f"{url!r} is no address: write it as http://host:port or .../v1")
     path = parts.path.rstrip("/")
     if not path.endswith("/chat/completions"):
@@ -159,14 +163,14 @@ async def calibrate(
 
     What fails is told in the result: whether the endpoint works shows in the run.
     """
-    known = Calibration(Dialect(endpoint.model or "default", Template(), {**_FORCED}))
+    fields = {**_DIALECTS[0], **endpoint.fields}
+    known = Calibration(Dialect(endpoint.model or "default", Template(), fields))
     with anyio.move_on_after(CALIBRATION_S):
         known = await _ask_models(endpoint, client, known)
-        if endpoint.calibrate:
-            known = await _measure(http_stream(client, endpoint.url, clock), clock, known)
-        failure = known.failure
-        fields = {**known.dialect.fields, **endpoint.fields}
-        return replace(known, dialect=replace(known.dialect, fields=fields), failure=failure)
+        if not endpoint.calibrate:
+            return known
+        stream = http_stream(client, endpoint.url, clock)
+        return await _measure(stream, clock, known, endpoint.fields)
     return replace(
         known, failure=Failure("timeout", None, f"no answer within {CALIBRATION_S:.0f} s")
     )
@@ -187,17 +191,19 @@ async def _ask_models(
     return known
 
 
-async def _measure(stream: Stream, clock: Callable[[], int], known: Calibration) -> Calibration:
+async def _measure(
+    stream: Stream, clock: Callable[[], int], known: Calibration, fields: Mapping[str, Any]
+) -> Calibration:
     """Four prompts of known words tell what the template adds to a prompt and to a message."""
-    first = None
-    for fields in _DIALECTS:
-        known = replace(known, dialect=replace(known.dialect, fields={**fields}))
-        first = await _one_token(stream, clock, known.dialect, ("user",), (_SHORT,))
+    asked = known
+    for optional in _DIALECTS:
+        asked = replace(known, dialect=replace(known.dialect, fields={**optional, **fields}))
+        first = await _one_token(stream, clock, asked.dialect, ("user",), (_SHORT,))
         if first.error is None or first.error.kind != "http_4xx":
             break
-    assert first is not None
-    if first.error is not None:
+    if first.isl is None and first.error is not None:
         return replace(known, failure=first.error)
+    known = asked
     records: dict[str, Record] = {}
 
     async def ask(name: str, roles: tuple[Role, ...], counts: tuple[int, ...]) -> None:
@@ -210,9 +216,11 @@ async def _measure(stream: Stream, clock: Callable[[], int], known: Calibration)
     short, long, pair = first.isl, records["long"].isl, records["pair"].isl
     system = records["system"]
     if short is None or long is None or pair is None:
-        failed = next((r.error for r in records.values() if r.error), None)
+        failed = records["long"].error or records["pair"].error
         what = Failure("bad_stream", 200, "the server sends no usage, so it can't be measured")
         return replace(known, failure=failed or what)
+    if system.isl is None and system.error is not None and system.error.kind != "http_4xx":
+        return replace(known, failure=system.error)
     slope = (long - short) / (_LONG - _SHORT)
     words = slope * _SHORT
     template = Template(

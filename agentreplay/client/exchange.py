@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import anyio
 import httpx
-import orjson
 
 from agentreplay.client.stream import Reply, Stream
 from agentreplay.metrics.record import Failure, Record, Request
@@ -37,7 +36,7 @@ async def exchange(
         reply = await stream(request, body, answer.feed)
         answer.close(clock())
         failure = reply_failure(reply, answer)
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         failure = event_failure(answer) or transport_failure(error)
     except anyio.get_cancelled_exc_class():
         cancelled = Failure("cancelled", None, "cut at the end of the run")
@@ -92,7 +91,7 @@ def reply_failure(reply: Reply, answer: Answer) -> Failure | None:
     if failure := event_failure(answer):
         return failure
     if reply.content_type != "text/event-stream":
-        said = _text(reply.body)
+        said = chat.error_text(reply.body).strip() or "(no body)"
         what = f"the answer is no event stream but {reply.content_type or 'untyped'}: {said}"
         return Failure("bad_stream", status, _short(what))
     if answer.finish is None:
@@ -113,7 +112,7 @@ def event_failure(answer: Answer) -> Failure | None:
     return None
 
 
-def transport_failure(error: httpx.TransportError) -> Failure:
+def transport_failure(error: httpx.RequestError) -> Failure:
     """Name the kind of a transport's exception."""
     kind = "client"
     if isinstance(error, httpx.TimeoutException):
@@ -122,13 +121,15 @@ def transport_failure(error: httpx.TransportError) -> Failure:
         kind = "tls" if isinstance(error.__cause__, ssl.SSLError) else "connect"
     elif isinstance(error, httpx.RemoteProtocolError):
         kind = "truncated"
+    elif isinstance(error, httpx.DecodingError):
+        kind = "bad_stream"
     elif isinstance(error, httpx.NetworkError):
         kind = "reset"
     return Failure(kind, None, _short(str(error) or type(error).__name__))
 
 
 def _refusal(reply: Reply) -> Failure:
-    status, said = reply.status, _error_text(reply.body)
+    status, said = reply.status, chat.error_text(reply.body).strip() or "(no body)"
     words = f"HTTP {status}: {said}"
     if status in (401, 403):
         kind = "auth"
@@ -150,25 +151,10 @@ def _is_overflow(said: str) -> bool:
     )
 
 
-def _error_text(body: bytes) -> str:
-    """The message of an error body in whatever shape it came."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return _text(body)
-    if isinstance(value, dict) and value.get("error"):
-        return chat.error_message(value["error"])
-    return chat.error_message(value)
-
-
-def _text(body: bytes) -> str:
-    return body.decode("utf-8", "replace").strip() or "(no body)"
-
-
 def _short(text: str) -> str:
     """One line of bounded length without control characters."""
     plain = "".join(char if char.isprintable() else " " for char in text[: 2 * MESSAGE_CHARS])
-    return " ".join(plain.split())[:MESSAGE_CHARS]
+    return " ".join(plain.split())[:MESSAGE_CHARS] or "(no words)"
 
 
 def _micros(stamps_ns: list[int]) -> tuple[int, ...]:

@@ -39,5 +39,5 @@ Stream: TypeAlias = Callable[[Request, bytes, Sink], Awaitable[Reply]]
 """Sends the bytes of a request and returns when the response has ended.
 
 A broken connection, a timeout and anything else that gives no complete response raises an
-`httpx.TransportError`.
+`httpx.RequestError`.
 """

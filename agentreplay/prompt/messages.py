@@ -95,10 +95,10 @@ def outline(session: Session, i: int, parent: Outline, *, system: bool = True) -
 
 
 class Conversation:
-    """The prompts of one play of a session, made in an order in which parents come first.
+    """The prompts of one play of a session, in whatever order they are asked for.
 
-    Keeps the messages of a call as bytes until its last child has taken them over, so a history
-    is never made or encoded twice.
+    Keeps the messages of a call as bytes until the call itself was asked for and its last child
+    has taken them over, so a history is never made or encoded twice.
     """
 
     def __init__(
@@ -109,38 +109,35 @@ class Conversation:
         self._session_key = session_key
         self._visit_key = visit_key
         self._made: dict[int, tuple[Outline, tuple[bytes, ...]]] = {}
-        self._children = [0] * len(session.calls)
+        self._uses = [1] * len(session.calls)  # by the call itself, and by each child
         for call in session.calls:
             if call.parent is not None:
-                self._children[call.parent] += 1
+                self._uses[call.parent] += 1
 
     def prompt(self, i: int) -> Prompt:
-        """The messages of call *i*, which may be asked for once; parents are made as needed."""
-        missing = [i]
-        while (parent := self._session.calls[missing[-1]].parent) is not None:
-            if parent in self._made:
-                break
-            missing.append(parent)
-        for call in reversed(missing):
-            made = self._make(call)
-        return made
+        """The messages of call *i*, which may be asked for once."""
+        missing: list[int] = []
+        call: int | None = i
+        while call is not None and call not in self._made:
+            missing.append(call)
+            call = self._session.calls[call].parent
+        for each in reversed(missing):
+            self._make(each)
+        parts, messages = self._use(i)
+        return Prompt(messages, self._overlong(i, parts))
 
-    def _make(self, i: int) -> Prompt:
-        call, template = self._session.calls[i], self._template
-        before, inherited = (
-            self._made.get(call.parent, ((), ())) if call.parent is not None else ((), ())
-        )
-        parts = outline(self._session, i, before, system=template.system is not None)
+    def _make(self, i: int) -> None:
+        call = self._session.calls[i]
+        before, inherited = self._use(call.parent) if call.parent is not None else ((), ())
+        parts = outline(self._session, i, before, system=self._template.system is not None)
         kept = max(0, sum(part.start < call.shared for part in before) - 1)
         made = (self._message(i, parts, n) for n in range(kept, len(parts)))
-        result = (*inherited[:kept], *made)
-        if self._children[i]:
-            self._made[i] = parts, result
-        if call.parent is not None:
-            self._children[call.parent] -= 1
-            if not self._children[call.parent]:
-                self._made.pop(call.parent, None)
-        return Prompt(result, self._overlong(i, parts))
+        self._made[i] = parts, (*inherited[:kept], *made)
+
+    def _use(self, i: int) -> tuple[Outline, tuple[bytes, ...]]:
+        """What was made of call *i*, which is forgotten with its last use."""
+        self._uses[i] -= 1
+        return self._made[i] if self._uses[i] else self._made.pop(i)
 
     def _message(self, i: int, parts: Outline, n: int) -> bytes:
         start, stop = self._span(i, parts, n)

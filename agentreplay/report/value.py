@@ -1,20 +1,30 @@
-"""A run's outcome as one plain value: what summary.json holds and every report is made from."""
+"""A run's outcome as one plain value: summary.json, from which every report is made. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from agentreplay.metrics.summary import Summary
-from agentreplay.store import Run
+from agentreplay.metrics.window import Ending
 
 
-def summary_value(run: Run, summary: Summary) -> dict[str, Any]:
-    """Everything that a report shows; docs/metrics.md names the metrics."""
+def summary_value(
+    manifest: Mapping[str, Any], ending: Ending | None, facts: Mapping[str, Any], summary: Summary
+) -> dict[str, Any]:
+    """Everything that a report shows; docs/metrics.md names the metrics.
+
+    Args:
+        manifest: What was to be done, as run.json holds it.
+        ending: How the run ended; None for one that was killed.
+        facts: What else was known at its end.
+        summary: What it came to.
+    """
     verdict, window = summary.verdict, summary.window
     return {
-        "agentreplay": run.manifest["agentreplay"],
-        "simulated": run.manifest["endpoint"].get("simulated"),
+        "agentreplay": manifest["agentreplay"],
+        "simulated": manifest["endpoint"].get("simulated"),
         "verdict": {
             "valid": verdict.valid,
             "reasons": [reason._asdict() for reason in verdict.reasons],
@@ -22,18 +32,18 @@ def summary_value(run: Run, summary: Summary) -> dict[str, Any]:
         },
         "metrics": summary.metrics,
         "window": {"open_s": window.open_ns / 1e9, "seconds": window.seconds},
-        "ended": run.ending.reason if run.ending else None,
+        "ended": ending.reason if ending else None,
         "failures": [asdict(group) for group in summary.failures],
         "gaps": {"cut": summary.gaps_cut, "cut_s": summary.gaps_cut_s},
         "overlong": summary.overlong,
         "after_window": summary.after_window,
-        "plan": run.manifest["plan"],
-        "endpoint": run.manifest["endpoint"],
+        "plan": manifest["plan"],
+        "endpoint": manifest["endpoint"],
         "trace": {
-            "paths": run.manifest["trace"]["paths"],
-            "sessions": run.manifest["trace"]["sessions"],
-            "sha256": run.facts.get("trace_sha256"),
-            "skipped": run.facts.get("skipped", {}),
-            "notes": run.facts.get("notes", {}),
+            "paths": manifest["trace"]["paths"],
+            "sessions": manifest["trace"]["sessions"],
+            "sha256": facts.get("trace_sha256"),
+            "skipped": facts.get("skipped", {}),
+            "notes": facts.get("notes", {}),
         },
     }

@@ -24,6 +24,7 @@ FORMATS = {"native": native, "weka": weka}
 SUFFIXES = frozenset((".json", ".jsonl", ".ndjson"))
 """What is looked at in a folder; a file that is named is looked at whatever its name."""
 
+_BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES = 4096
 _PROBED_LINES = 50
 _UNKNOWN = f"no known trace format (known: {', '.join(FORMATS)})"
@@ -69,7 +70,7 @@ class TraceSet(Sequence[Session]):
             for file in _files(path):
                 self.files.append(file)
                 try:
-                    self._places += self._index(file)
+                    self._places += self._index(file, named=file == path)
                 except TraceError as error:
                     self._skip(str(file), error)
         if not self._places:
@@ -86,6 +87,7 @@ class TraceSet(Sequence[Session]):
         """Read a session; `TraceError` where it can't be read."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
         place = self._places[index]
         if place.value is not None:
             return place.value
@@ -132,30 +134,33 @@ class TraceSet(Sequence[Session]):
         more = f", and {len(self.skipped) - 1} more" if len(self.skipped) > 1 else ""
         return f"{named}: no usable session ({source}: {cause}{more})"
 
-    def _index(self, path: Path) -> list[_Place]:
+    def _index(self, path: Path, *, named: bool) -> list[_Place]:
         """Where the sessions of a file lie.
 
         One JSON object is one session. Objects on lines of their own are found by their line
         ends. A JSON list can't be cut without being read, so its sessions are kept: a session is
         small once its block ids are gone.
+
+        Of a .json file in a folder only the head is looked at, so that ten thousand of them cost
+        little; one that was *named* is looked through.
         """
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-        first = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-        if first == b"[":
+        start = head.removeprefix(_BOM).lstrip()[:1]
+        if start == b"[":
             return self._listed(path)
-        if first != b"{":
+        if start != b"{":
             cause = "the file is empty" if not head.strip() else "it is no JSON"
             raise TraceError(f"{path}: {cause}")
-        ends = head.find(b"\n") + 1
-        if path.suffix == ".json" and not (ends and _is_object(head[:ends])):
+        by_lines = path.suffix in (".jsonl", ".ndjson")
+        if not by_lines and not named and b"\n" not in head:
+            return [_Place(path)]
+        if not by_lines and not _is_object(_bytes(next(_lines(path)))):
             return [_Place(path)]
         lines = list(_lines(path))
-        if path.suffix not in (".jsonl", ".ndjson") and not _is_object(_bytes(lines[0])):
-            return [_Place(path)]
         if not any(_is_known(_bytes(line)) for line in lines[:_PROBED_LINES]):
-            raise TraceError(f"{path}: {_UNKNOWN}")
-        return lines
+            raise TraceError(f"{path}: {_why_unknown(_bytes(lines[0]))}")
+        return lines if len(lines) > 1 else [_Place(path)]
 
     def _listed(self, path: Path) -> list[_Place]:
         values = _parse(path.read_bytes(), str(path))
@@ -207,8 +212,9 @@ def _files(path: Path) -> list[Path]:
 
 def _lines(path: Path) -> Iterator[_Place]:
     """The non-blank lines of a file, by their line feeds only."""
-    offset = 0
     with path.open("rb") as file:
+        offset = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
+        file.seek(offset)
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield _Place(path, offset, len(line), number)
@@ -230,9 +236,9 @@ def _decoded(place: _Place) -> Any:
 
 def _parse(data: bytes, source: str) -> Any:
     try:
-        return orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
+        return orjson.loads(data.removeprefix(_BOM))
     except orjson.JSONDecodeError as error:
-        raise TraceError(f"{source}: broken JSON: {error}") from None
+        raise TraceError(f"{source}: {_why_broken(data, error)}") from None
 
 
 def _is_object(data: bytes) -> bool:
@@ -240,6 +246,16 @@ def _is_object(data: bytes) -> bool:
         return isinstance(orjson.loads(data), dict)
     except orjson.JSONDecodeError:
         return False
+
+
+def _why_broken(data: bytes, error: orjson.JSONDecodeError) -> str:
+    if _is_object(data.removeprefix(_BOM).lstrip().partition(b"\n")[0]):
+        return "it holds several lines of JSON: name it .jsonl"
+    return f"broken JSON: {error}"
+
+
+def _why_unknown(data: bytes) -> str:
+    return _UNKNOWN if _is_object(data) else "broken JSON, or " + _UNKNOWN
 
 
 def _is_known(data: bytes) -> bool:

@@ -73,15 +73,17 @@ def shared_prefixes(prompts: Sequence[list[int]]) -> list[tuple[int | None, int]
         if low:
             last = ids[low - 1]
             parent = next(
-                j
-                for j in range(i - 1, -1, -1)
-                if len(prompts[j]) >= low and prompts[j][low - 1] == last
+                (
+                    j
+                    for j in range(i - 1, -1, -1)
+                    if len(prompts[j]) >= low and prompts[j][low - 1] == last
+                ),
+                None,
             )
         before = len(seen)
         seen.update(ids[low:])
-        if len(seen) - before != len(ids) - low or (
-            parent is not None and prompts[parent][:low] != ids[:low]
-        ):
+        all_new = len(seen) - before == len(ids) - low
+        if not all_new or (low and (parent is None or prompts[parent][:low] != ids[:low])):
             return shared_prefixes(_chained(prompts))
         relations.append((parent, low))
     return relations

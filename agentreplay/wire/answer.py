@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from agentreplay.wire.chat import Piece, Usage
+from agentreplay.wire.chat import Piece, Usage, error_text
 from agentreplay.wire.sse import Decoder, Event
 
 _DONE = b"[DONE]"
@@ -51,7 +51,15 @@ class Answer:
 
     def feed(self, at_ns: int, data: bytes) -> None:
         """Take the bytes of one read, which arrived at *at_ns*."""
-        events = self._events.feed(data)
+        self._take_all(at_ns, self._events.feed(data))
+
+    def close(self, at_ns: int) -> None:
+        """Note the end of the stream; an event cut off by it counts as not sent."""
+        broken = self.broken
+        self._take_all(at_ns, self._events.close())
+        self.broken = broken
+
+    def _take_all(self, at_ns: int, events: Sequence[Event]) -> None:
         if len(events) > 1:
             self.bundled_reads += 1
         before = len(self.stamps_ns)
@@ -60,16 +68,14 @@ class Answer:
         if len(self.stamps_ns) > before:
             self.token_reads += 1
 
-    def close(self, at_ns: int) -> None:
-        """Note the end of the stream; an event cut off by it counts as not sent."""
-        broken = self.broken
-        for event in self._events.close():
-            self._take(at_ns, event)
-        self.broken = broken
-
     def _take(self, at_ns: int, event: Event) -> None:
-        if event.data == _DONE:
+        if not event.data:
+            return
+        if event.data.startswith(_DONE):
             self.done_ns = at_ns
+            return
+        if event.name == b"error":
+            self.error = self.error or error_text(event.data)
             return
         try:
             piece = self._piece(orjson.loads(event.data))
@@ -90,8 +96,7 @@ class Answer:
             if piece.visible and self.first_visible_ns is None:
                 self.first_visible_ns = at_ns
         self.finish = piece.finish or self.finish
-        if piece.error or event.name == b"error":
-            self.error = self.error or piece.error or "an event named error"
+        self.error = self.error or piece.error
 
 
 def chunk_tokens(

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+_ERROR_WORDS = ("error", "message", "detail", "msg")
+_NESTED_ERRORS = 5
+
 
 class Usage(NamedTuple):
     """Token counts as the server states them; None where it doesn't."""
@@ -87,14 +90,28 @@ def piece(event: Mapping[str, Any]) -> Piece:
 
 
 def error_message(error: object) -> str:
-    """The words of an `error` value in any of the shapes that servers give it."""
-    if isinstance(error, Mapping):
-        for name in ("message", "detail", "error", "msg"):
-            if error.get(name):
-                return error_message(error[name])
+    """The words of an error value in any of the shapes that servers give it."""
+    for _ in range(_NESTED_ERRORS):
+        if not isinstance(error, Mapping):
+            break
+        name = next((name for name in _ERROR_WORDS if error.get(name)), None)
+        if name is None:
+            break
+        error = error[name]
     if isinstance(error, str):
         return error
-    return orjson.dumps(error, default=str).decode()
+    try:
+        return orjson.dumps(error).decode()
+    except TypeError:  # nested too deeply
+        return "an error without words"
+
+
+def error_text(body: bytes) -> str:
+    """The words of an error body, be it JSON or text; "" where it says nothing."""
+    try:
+        return error_message(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return body.decode("utf-8", "replace")
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:

@@ -7,6 +7,7 @@ text and no hash of one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -40,12 +41,19 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
     for name in value.keys() - _SESSION_FIELDS:
         notes[f"unknown field {name!r}, ignored"] += 1
     try:
-        calls = tuple(_call(call, notes) for call in value["calls"])
-        start_s, block_size = value.get("start_s"), value["block_size"]
-        read = Session(str(value["id"]), start_s, calls, block_size, source)
+        size = value["block_size"]
+        if type(size) is not int or size < 1:
+            raise ValueError(f"block_size {size!r} is no positive whole number")
+        if not isinstance(value["calls"], list):
+            raise ValueError("calls is no list")
+        arrival_s = None if value.get("start_s") is None else _time(value, "start_s")
+        calls = tuple(_call(i, call, notes) for i, call in enumerate(value["calls"]))
+        read = Session(str(value["id"]), arrival_s, calls, size, source)
         _check(read)
-    except (KeyError, TypeError, ValueError) as error:
-        raise TraceError(f"{source}: {_words(error)}") from None
+    except KeyError as error:
+        raise TraceError(f"{source}: field {error.args[0]!r} is missing") from None
+    except ValueError as error:
+        raise TraceError(f"{source}: {error}") from None
     return read, notes
 
 
@@ -82,57 +90,77 @@ def _fields(call: Call) -> dict[str, Any]:
     return value
 
 
-def _call(value: Mapping[str, Any], notes: Notes) -> Call:
+def _call(i: int, value: object, notes: Notes) -> Call:
+    try:
+        return _fields_of_call(value, notes)
+    except ValueError as error:
+        raise ValueError(f"call {i}: {error}") from None
+
+
+def _fields_of_call(value: object, notes: Notes) -> Call:
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
     for name in value.keys() - _CALL_FIELDS:
         notes[f"unknown field {name!r}, ignored"] += 1
+    after, timed = value.get("after", []), value.get("timed", True)
+    agent, model = value.get("agent", ""), value.get("model")
+    if not isinstance(after, list | tuple) or not isinstance(timed, bool):
+        raise ValueError("after is no list, or timed is neither true nor false")
+    if not isinstance(agent, str) or not isinstance(model, str | None):
+        raise ValueError("agent or model is no text")
     return Call(
-        start_s=float(value["start_s"]),
-        end_s=float(value["end_s"]),
-        timed=value.get("timed", True),
-        isl=value["isl"],
-        osl=value["osl"],
-        after=tuple(value.get("after", ())),
-        gap_s=float(value["gap_s"]),
-        parent=value.get("parent"),
-        shared=value.get("shared", 0),
-        system=value.get("system", 0),
-        agent=value.get("agent", ""),
-        model=value.get("model"),
-        cached=value.get("cached"),
+        start_s=_time(value, "start_s"),
+        end_s=_time(value, "end_s"),
+        timed=timed,
+        isl=_count(value, "isl"),
+        osl=_count(value, "osl"),
+        after=tuple(after),
+        gap_s=_time(value, "gap_s"),
+        parent=None if value.get("parent") is None else _count(value, "parent"),
+        shared=_count(value, "shared", 0),
+        system=_count(value, "system", 0),
+        agent=agent,
+        model=model,
+        cached=None if value.get("cached") is None else _count(value, "cached"),
     )
+
+
+def _time(value: Mapping[str, Any], name: str) -> float:
+    number = value[name]
+    if type(number) not in (int, float) or not isfinite(number):
+        raise ValueError(f"{name} {number!r} is no number")
+    return float(number)
+
+
+def _count(value: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    number = value[name] if default is None else value.get(name, default)
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{name} {number!r} is no whole number")
+    return number
 
 
 def _check(session: Session) -> None:
     """Raise ValueError naming the first rule of `trace.model` that is broken."""
-    size = session.block_size
-    if type(size) is not int or size < 1:
-        raise ValueError(f"block_size {size!r} is no positive whole number")
-    if not session.calls:
-        raise ValueError("the session has no calls")
-    for i, call in enumerate(session.calls):
+    size, calls = session.block_size, session.calls
+    if not calls:
+        raise ValueError("calls is empty")
+    for i, call in enumerate(calls):
         where = f"call {i}"
-        for name in ("isl", "osl", "shared", "system"):
-            if type(getattr(call, name)) is not int or getattr(call, name) < 0:
-                raise ValueError(f"{where}: {name} {getattr(call, name)!r} is no whole number")
         if call.isl < 1:
             raise ValueError(f"{where}: isl must be at least 1")
         if call.gap_s < 0 or call.end_s < call.start_s:
             raise ValueError(f"{where}: gap_s is negative or the call ends before it starts")
+        if i and call.start_s < calls[i - 1].start_s:
+            raise ValueError(f"{where}: starts before the call listed before it")
         if any(type(j) is not int or not 0 <= j < i for j in call.after):
             raise ValueError(f"{where}: after {list(call.after)} names no earlier call")
         if call.parent is None:
             if call.shared:
                 raise ValueError(f"{where}: shares {call.shared} tokens but has no parent")
             continue
-        if type(call.parent) is not int or not 0 <= call.parent < i:
-            raise ValueError(f"{where}: parent {call.parent!r} is no earlier call")
-        if call.shared % size or call.shared > min(call.isl, session.calls[call.parent].isl):
+        if call.parent >= i:
+            raise ValueError(f"{where}: parent {call.parent} is no earlier call")
+        if call.shared % size or call.shared > min(call.isl, calls[call.parent].isl):
             raise ValueError(
                 f"{where}: shared {call.shared} is no multiple of {size} that both prompts hold"
             )
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"field {error.args[0]!r} is missing"
-    return str(error)

@@ -52,8 +52,12 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
     if scope == "global":
         notes["global block ids: prefixes are shared within the session only"] += 1
     prompts = [_blocks(call, ids, block_size, notes) for call, ids in rows]
-    if scope is None:
-        prompts = _separated([call.agent for call, _ in rows], prompts)
+    try:
+        if scope is None:
+            prompts = _separated([call.agent for call, _ in rows], prompts)
+        relations = shared_prefixes(prompts)
+    except TypeError:
+        raise TraceError(f"{source}: hash_ids holds values that are no ids") from None
     origin_s = rows[0][0].start_s
     calls = [
         Call(
@@ -71,7 +75,7 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
             model=call.model,
             cached=None,
         )
-        for (call, _), (parent, blocks) in zip(rows, shared_prefixes(prompts), strict=True)
+        for (call, _), (parent, blocks) in zip(rows, relations, strict=True)
     ]
     identity = value.get("id")
     name = identity if isinstance(identity, str) and identity else source
@@ -169,7 +173,8 @@ def _separated(agents: Sequence[str], prompts: Sequence[list[int]]) -> list[list
 
 def _note_unknown(value: Mapping[str, Any], known: frozenset[str], notes: Notes) -> None:
     for name in value.keys() - known:
-        notes[f"unknown field {name!r}, ignored"] += 1
+        if value[name] is not None:
+            notes[f"unknown field {name!r}, ignored"] += 1
 
 
 def _number(value: object) -> float | None:
