@@ -1,10 +1,10 @@
 """Replay recorded coding-agent sessions against an OpenAI-compatible endpoint.
 
     trace = load("traces")
-    result = anyio.run(run, trace, Plan(users=8, duration_s=60), Path("runs/one"))
+    result = anyio.run(run_plan, trace, Plan(users=8, duration_s=60), Path("runs/one"))
     result.summary.metrics["interactivity"]["p90"]
 
-`load` opens recorded sessions, a `Plan` says what to send and when, `run` sends it to an
+`load` opens recorded sessions, a `Plan` says what to send and when, `run_plan` sends it to an
 `Endpoint` (or the embedded simulated server) and leaves a run directory, which `read_run` opens
 again and `summarize` turns into numbers.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentreplay.metrics.summary import Summary, summarize
     from agentreplay.metrics.verdict import Limits
     from agentreplay.plan import Plan
-    from agentreplay.run import Result, run
+    from agentreplay.run import Result, run_plan
     from agentreplay.store import Run, read_run
     from agentreplay.trace.load import TraceSet, load
     from agentreplay.trace.model import Call, Session, Trace
@@ -46,7 +46,7 @@ _HOMES = {
     "chat_url": "agentreplay.client.endpoint",
     "load": "agentreplay.trace.load",
     "read_run": "agentreplay.store",
-    "run": "agentreplay.run",
+    "run_plan": "agentreplay.run",
     "summarize": "agentreplay.metrics.summary",
 }
 
@@ -70,7 +70,7 @@ __all__ = [
     "chat_url",
     "load",
     "read_run",
-    "run",
+    "run_plan",
     "summarize",
 ]
 

@@ -195,7 +195,7 @@ def run(
     """
     import anyio
 
-    from agentreplay.run import run as run_plan
+    from agentreplay.run import run_plan
     from agentreplay.trace.load import load
 
     endpoint = _endpoint(url, model, api_key, headers, body, not no_calibrate)

@@ -129,6 +129,7 @@ class Play:
             lane=self._visit.lane,
             visit=self._visit.number,
             session=session.id,
+            index=self._visit.session,
             call=i,
             calls=len(session.calls),
             agent=call.agent,

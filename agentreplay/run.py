@@ -88,7 +88,7 @@ class _Signals:
                     self.replay.stop("interrupted", drain_s)
 
 
-async def run(
+async def run_plan(
     trace: TraceSet,
     plan: Plan,
     out: Path,

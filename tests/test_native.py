@@ -214,7 +214,7 @@ def lacking(name: str, i: int | None = None) -> Value:
         (changed(calls=[]), "calls"),
         (with_call(0, isl=2.0), "call 0: isl 2.0 "),
         (with_call(0, isl=-1), "call 0: isl -1 "),
-        (with_call(0, isl=None), "call 0: isl None "),
+        (with_call(0, isl=None), "call 0: field 'isl' is missing"),
         (with_call(0, isl=0), "call 0: isl must be at least 1"),
         (with_call(1, osl=-1), "call 1: osl -1 "),
         (with_call(1, osl="7"), "call 1: osl '7' "),
@@ -250,13 +250,16 @@ def test_a_broken_rule_is_named(value: Value, cause: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "name"),
-    [(lacking(name), name) for name in ("id", "block_size")]
-    + [(lacking(name, 1), name) for name in ("start_s", "end_s", "isl", "osl", "gap_s")],
+    [(lacking(name), f"field '{name}'") for name in ("id", "block_size")]
+    + [
+        (lacking(name, 1), f"call 1: field '{name}'")
+        for name in ("start_s", "end_s", "isl", "osl", "gap_s")
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_missing_field_is_named(value: Value, name: str) -> None:
-    """A session without a field that it needs is refused with the source and the field's name."""
-    with pytest.raises(TraceError, match=rf"^own\.jsonl:1: field '{name}' is missing"):
+    """A session without a field that it needs is refused with source, call and field."""
+    with pytest.raises(TraceError, match=rf"^own\.jsonl:1: {name} is missing"):
         native.session(value, "own.jsonl:1")
 
 

@@ -36,6 +36,7 @@ REQUEST = Request(
     lane=0,
     visit=0,
     session="s",
+    index=0,
     call=0,
     calls=1,
     agent="",

@@ -243,6 +243,7 @@ async def _one_token(
         lane=-1,
         visit=0,
         session="calibration",
+        index=-1,
         call=0,
         calls=1,
         agent="",

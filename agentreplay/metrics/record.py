@@ -16,7 +16,8 @@ class Request:
     Attributes:
         lane: The lane that sends it.
         visit: Number of the lane's visit.
-        session: Id of the recorded session.
+        session: Id of the recorded session; other files may hold the same id.
+        index: Place of the session in the trace; no other has it.
         call: Index of the call in the session.
         calls: How many calls the session has.
         agent: Label of the agent; "" is the main agent.
@@ -35,6 +36,7 @@ class Request:
     lane: int
     visit: int
     session: str
+    index: int
     call: int
     calls: int
     agent: str

@@ -85,7 +85,7 @@ class Summary:
 class _Visit:
     """What is kept of a play of a session."""
 
-    session: str
+    index: int
     calls: int
     succeeded: int = 0
     failed: bool = False
@@ -312,7 +312,7 @@ def _take_visit(sums: _Sums, record: Record) -> None:
     key = request.lane, request.visit
     visit = sums.visits.get(key)
     if visit is None:
-        visit = _Visit(request.session, request.calls, first_ns=request.due_ns)
+        visit = _Visit(request.index, request.calls, first_ns=request.due_ns)
         sums.visits[key] = visit
     visit.first_ns = min(visit.first_ns, request.due_ns)
     visit.last_ns = max(visit.last_ns, record.done_ns)
@@ -426,7 +426,7 @@ def _streaming_rates(sums: _Sums, plan: Plan, seconds: float | None) -> Distribu
 
 def _sessions(sums: _Sums) -> dict[str, int]:
     started = len(sums.visits)
-    distinct = len({visit.session for visit in sums.visits.values()})
+    distinct = len({visit.index for visit in sums.visits.values()})
     completed = sum(visit.succeeded == visit.calls for visit in sums.visits.values())
     return {
         "started": started,

@@ -149,7 +149,10 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
 def _reuse(reuse: dict[str, float | None]) -> str:
     if reuse["server"] is None:
         return "possible; the server does not report cached tokens"
-    return f"possible; the server found {as_percent(reuse['server'])}"
+    return (
+        f"possible; the server reports {as_percent(reuse['server'])}, "
+        f"{as_percent(reuse['captured'])} of what it could"
+    )
 
 
 def _rate(value: float | None, unit: str = "tok/s") -> str:

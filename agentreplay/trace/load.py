@@ -66,8 +66,12 @@ class TraceSet(Sequence[Session]):
         self.notes: dict[str, Notes] = {}
         self._read_once: set[int] = set()
         self._places: list[_Place] = []
+        found: set[Path] = set()
         for path in paths:
             for file in _files(path):
+                if file.absolute() in found:
+                    continue
+                found.add(file.absolute())
                 self.files.append(file)
                 try:
                     self._places += self._index(file, named=file == path)

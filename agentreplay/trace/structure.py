@@ -125,8 +125,9 @@ def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
     """Fill in `after` and `gap_s` of calls that are in order of `start_s`, in causal order.
 
     A call that continues a chain waits for the chain's last call. One that continues none waits
-    for the call that ended last before it, or is a root. Either also waits for every chain that
-    came and went since its predecessor ended.
+    for the call of its own agent that ended last before it, or, where the agent is new, of the
+    session; without one it is a root. Either also waits for every chain that came and went since
+    its predecessor ended.
     """
     chains, predecessors = _chains(calls, block_size)
     members = _members(chains)
@@ -144,7 +145,6 @@ def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
                 and last not in after
                 and calls[first].start_s >= since - ROUNDING_S
                 and calls[last].end_s <= call.start_s + ROUNDING_S
-                and before is not None
             ):
                 after.append(last)
         linked.append(_waiting(calls, i, after))

@@ -93,6 +93,8 @@ def _fields(call: Call) -> dict[str, Any]:
 def _call(i: int, value: object, notes: Notes) -> Call:
     try:
         return _fields_of_call(value, notes)
+    except KeyError as error:
+        raise ValueError(f"call {i}: field {error.args[0]!r} is missing") from None
     except ValueError as error:
         raise ValueError(f"call {i}: {error}") from None
 
@@ -102,9 +104,10 @@ def _fields_of_call(value: object, notes: Notes) -> Call:
         raise ValueError("it is no object")
     for name in value.keys() - _CALL_FIELDS:
         notes[f"unknown field {name!r}, ignored"] += 1
+    value = {name: given for name, given in value.items() if given is not None}
     after, timed = value.get("after", []), value.get("timed", True)
     agent, model = value.get("agent", ""), value.get("model")
-    if not isinstance(after, list | tuple) or not isinstance(timed, bool):
+    if not isinstance(after, list) or not isinstance(timed, bool):
         raise ValueError("after is no list, or timed is neither true nor false")
     if not isinstance(agent, str) or not isinstance(model, str | None):
         raise ValueError("agent or model is no text")
@@ -116,12 +119,12 @@ def _fields_of_call(value: object, notes: Notes) -> Call:
         osl=_count(value, "osl"),
         after=tuple(after),
         gap_s=_time(value, "gap_s"),
-        parent=None if value.get("parent") is None else _count(value, "parent"),
+        parent=_count(value, "parent") if "parent" in value else None,
         shared=_count(value, "shared", 0),
         system=_count(value, "system", 0),
         agent=agent,
         model=model,
-        cached=None if value.get("cached") is None else _count(value, "cached"),
+        cached=_count(value, "cached") if "cached" in value else None,
     )
 
 

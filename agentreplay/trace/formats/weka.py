@@ -94,7 +94,7 @@ def _requests(
     relative = _inner_times_are_relative(entries)
     for number, entry in enumerate(entries):
         t = _number(entry.get("t"))
-        if isinstance(entry.get("requests"), list):
+        if entry.get("requests") and isinstance(entry["requests"], list):
             _note_unknown(entry, SUBAGENT_FIELDS, notes)
             label = str(entry.get("agent_id") or f"{agent}/{number}")
             yield from _requests(entry, label, origin_s + ((t or 0.0) if relative else 0.0), notes)
@@ -128,7 +128,7 @@ def _requests(
                 shared=0,
                 system=min(system, isl),
                 agent=agent,
-                model=model if isinstance(model, str) else None,
+                model=model if isinstance(model, str) and model else None,
                 cached=None,
             ),
             ids if isinstance(ids, list) else [],
