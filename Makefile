@@ -2,14 +2,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# The demo shows the tool, on whatever machine: being too slow to measure is said, and is no failure.
-BUSY_MACHINE := --allow loop_late_share=100% --allow loop_late_max_s=1h --allow lag_p99_s=1h
+# A machine that is too slow to measure is told so, but has seen the demo all the same.
+DEMO_FAILED := import json, sys; \
+	reasons = json.load(open('runs/demo/summary.json'))['verdict']['reasons']; \
+	sys.exit([reason['id'] for reason in reasons] != ['client_limited'])
 
 .PHONY: demo test check clean
 
 demo: $(VENV)/installed  ## replay the bundled traces against the simulated server for 20 s
 	@rm -rf runs/demo
-	@$(BIN)/agentreplay run traces --users 8 --duration 20s --max-gap 2s --drain 10s --out runs/demo $(BUSY_MACHINE)
+	@$(BIN)/agentreplay run traces --users 8 --duration 20s --max-gap 2s --seed 6 --out runs/demo \
+		|| $(BIN)/python -c "$(DEMO_FAILED)"
 
 test: $(VENV)/installed-dev  ## every test
 	$(BIN)/python -m pytest

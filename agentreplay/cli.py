@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from agentreplay.client.endpoint import Endpoint
-    from agentreplay.metrics.record import Record
     from agentreplay.metrics.verdict import Limits
     from agentreplay.plan import Plan
-    from agentreplay.replay import Replay
     from agentreplay.run import Result
     from agentreplay.trace.load import TraceSet
 
@@ -36,9 +34,6 @@ INVALID, UNUSABLE, SIGNALLED = 3, 4, 128
 LOOP = {"use_uvloop": sys.platform != "win32"}
 
 DEFAULT_USERS = 8
-
-PLAIN_LINE_NS = 10_000_000_000
-"""Without a terminal the live view is a line every so many nanoseconds."""
 
 
 def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -195,6 +190,7 @@ def run(
     """
     import anyio
 
+    from agentreplay.report.live import LiveView
     from agentreplay.run import run_plan
     from agentreplay.trace.load import load
 
@@ -217,7 +213,7 @@ def run(
         seed=seed,
         salt=secrets.randbits(63),
     )
-    with _View(plan, profile if endpoint is None else None) as view:
+    with LiveView(plan, profile if endpoint is None else None) as view:
         replayed = partial(
             run_plan,
             trace,
@@ -425,54 +421,6 @@ def _new_directory() -> Path:
         number += 1
         path = Path("runs") / f"{stamp}-{number}"
     return path
-
-
-class _View:
-    """The live line on standard error; plain lines where that is no terminal."""
-
-    def __init__(self, plan: Plan, profile: str | None) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        from agentreplay.report.live import Tally, banner
-
-        self._console = Console(stderr=True, highlight=False)
-        self._plan = plan
-        self._tally = Tally()
-        self._next_ns = PLAIN_LINE_NS
-        self._live: Live | None = None
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._banner = banner(profile) if profile else None
-
-    def __enter__(self) -> _View:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def __call__(self, now_ns: int, replay: Replay, record: Record | None) -> None:
-        from rich.text import Text
-
-        from agentreplay.report.live import line
-
-        if self._banner:
-            self._console.print(self._banner, style="bold yellow")
-            self._banner = None
-        if record is not None:
-            self._tally.take(record)
-        elif self._live or now_ns >= self._next_ns:
-            self._next_ns += PLAIN_LINE_NS
-            shown = line(
-                self._tally, now_ns, self._plan.duration_s, replay.live_lanes, replay.in_flight
-            )
-            if self._live:
-                self._live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
-            else:
-                self._console.print(shown, soft_wrap=True)
 
 
 def _print(renderable: RenderableType) -> None:

@@ -1,6 +1,7 @@
-"""What a run shows while it goes: one line of the figures that tell whether to wait. Pure.
+"""What a run shows while it goes: one line of the figures that tell whether to wait. I/O.
 
-`Tally` takes the records as they come and keeps a few numbers of each; `line` puts them in words.
+`Tally` takes the records as they come and keeps a few numbers of each, `line` puts them in words,
+and `LiveView` keeps the line on the screen.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ from array import array
 from collections import Counter, deque
 
 import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from agentreplay.metrics.record import Record
+from agentreplay.plan import Plan
+from agentreplay.replay import Replay
+from agentreplay.report.text import banner
 from agentreplay.units import as_duration, as_number
 
 RECENT_NS = 10_000_000_000
 """Rates are over the last ten seconds."""
+
+PLAIN_LINE_NS = 10_000_000_000
+"""Without a terminal there is a line every so many nanoseconds."""
 
 
 class Tally:
@@ -71,11 +81,6 @@ class Tally:
         return float(np.percentile(self._ttft_s, 50)) if self._ttft_s else None
 
 
-def banner(simulated: str) -> str:
-    """The first line of whatever shows results of a simulated server."""
-    return f"SIMULATED SERVER ({simulated})"
-
-
 def line(tally: Tally, now_ns: int, duration_s: float | None, lanes: int, in_flight: int) -> str:
     """The figures of this moment."""
     elapsed_s = now_ns / 1e9
@@ -101,3 +106,50 @@ def line(tally: Tally, now_ns: int, duration_s: float | None, lanes: int, in_fli
         kinds = ", ".join(f"{count} {kind}" for kind, count in tally.failures.most_common(3))
         parts.append(f"FAILED {kinds}")
     return " · ".join(parts)
+
+
+class LiveView:
+    """The line on standard error, renewed in place; where that is no terminal, a line now and then.
+
+    Use it in a with statement, and call it as a run's `View`.
+
+    Args:
+        plan: The plan of the run.
+        simulated: Profile of the simulated server, where one answers.
+    """
+
+    def __init__(self, plan: Plan, simulated: str | None) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._plan = plan
+        self._banner = banner(simulated) if simulated else None
+        self._tally = Tally()
+        self._next_ns = PLAIN_LINE_NS
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> LiveView:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, now_ns: int, replay: Replay, record: Record | None) -> None:
+        """Count a record, or show how things stand."""
+        if self._banner:
+            self._console.print(self._banner, style="bold yellow")
+            self._banner = None
+        if record is not None:
+            self._tally.take(record)
+        elif self._live or now_ns >= self._next_ns:
+            self._next_ns += PLAIN_LINE_NS
+            shown = line(
+                self._tally, now_ns, self._plan.duration_s, replay.live_lanes, replay.in_flight
+            )
+            if self._live:
+                self._live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
+            else:
+                self._console.print(shown, soft_wrap=True)

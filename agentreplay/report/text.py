@@ -13,7 +13,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from agentreplay.report.live import banner
 from agentreplay.units import ABSENT, as_duration, as_number, as_percent, as_tokens
 
 if TYPE_CHECKING:
@@ -44,6 +43,11 @@ _SHARES = (
     ("osl_error", "output length error"),
     ("session_slowdown", "session slowdown (×)"),
 )
+
+
+def banner(simulated: str) -> str:
+    """The first line of whatever shows results of a simulated server."""
+    return f"SIMULATED SERVER ({simulated})"
 
 
 def report(value: dict[str, Any]) -> RenderableType:

@@ -16,9 +16,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -28,17 +28,14 @@ from agentreplay.sim import chat
 from agentreplay.sim.engine import PROFILES, Engine, Job, Profile
 
 if TYPE_CHECKING:
-    from agentreplay.metrics.record import Request
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
-App: TypeAlias = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
-"""What an ASGI server runs."""
+    from agentreplay.metrics.record import Request as Planned
 
 _STOP_S = 2.0
 _JSON = b"application/json"
-_TEXT = b"text/plain; charset=utf-8"
 _EVENTS = b"text/event-stream; charset=utf-8"
 
 
@@ -136,7 +133,7 @@ class SimServer:
             del self._answers[answer.job]
             self.engine.cancel(answer.job)
 
-    async def stream(self, request: Request, body: bytes, sink: Sink) -> Reply:
+    async def stream(self, request: Planned, body: bytes, sink: Sink) -> Reply:
         """Answer *body* without a network in between; a `client.stream.Stream`."""
         with self.answer(body) as answer:
             if isinstance(answer, chat.Refusal):
@@ -147,32 +144,44 @@ class SimServer:
                 sink(self._clock(), part)
         return Reply(200, "text/event-stream", b"")
 
-    def app(self) -> App:
+    def app(self) -> Starlette:
         """The server as an ASGI application."""
-        name = self.profile.name
-        about = f"SIMULATED SERVER ({name}): agentreplay's model of an inference server\n".encode()
-        pages: dict[str, tuple[bytes, bytes]] = {
-            "/": (_TEXT, about),
-            "/health": (_TEXT, b""),
-            "/v1/models": (_JSON, chat.models(self.profile)),
-        }
+        # Here, because virtual time needs none of it, and it takes its time to load.
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.responses import JSONResponse, PlainTextResponse, Response
+        from starlette.routing import Route
 
-        async def app(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-            if scope["type"] != "http":
-                raise NotImplementedError(f"the simulated server speaks no {scope['type']}")
-            method, path = scope["method"], scope["path"]
-            if path == "/v1/chat/completions" and method == "POST":
-                await self._chat(receive, send)
-            elif path in pages and method in ("GET", "HEAD"):
-                await self._respond(send, 200, *pages[path])
-            elif path in pages or path == "/v1/chat/completions":
-                await self._respond(send, 405, _JSON, b'{"detail":"Method Not Allowed"}')
-            else:
-                await self._respond(send, 404, _JSON, b'{"detail":"Not Found"}')
+        simulated = {"x-simulated-server": self.profile.name}
+        about = f"SIMULATED SERVER ({self.profile.name}): agentreplay's model of an LLM server\n"
 
-        return app
+        async def root(request: Request) -> Response:
+            return PlainTextResponse(about, headers=simulated)
 
-    async def _chat(self, receive: _Receive, send: _Send) -> None:
+        async def health(request: Request) -> Response:
+            return PlainTextResponse("", headers=simulated)
+
+        async def models(request: Request) -> Response:
+            body = chat.models(self.profile)
+            return Response(body, media_type="application/json", headers=simulated)
+
+        async def refuse(request: Request, error: Exception) -> Response:
+            assert isinstance(error, HTTPException)
+            headers = {**(error.headers or {}), **simulated}
+            return JSONResponse({"detail": error.detail}, error.status_code, headers)
+
+        return Starlette(
+            routes=[
+                Route("/", root),
+                Route("/health", health),
+                Route("/v1/models", models),
+                Route("/v1/chat/completions", _Completions(self), methods=["POST"]),
+            ],
+            exception_handlers={HTTPException: refuse},
+        )
+
+    async def complete(self, receive: Receive, send: Send) -> None:
+        """Answer a chat completion over ASGI."""
         body: list[bytes] = []
         more = True
         while more:
@@ -183,7 +192,7 @@ class SimServer:
             more = message.get("more_body", False)
         with self.answer(b"".join(body)) as answer:
             if isinstance(answer, chat.Refusal):
-                await self._respond(send, answer.status, _JSON, answer.body)
+                await self._respond(send, answer.status, answer.body)
                 return
             async with anyio.create_task_group() as group:
                 group.start_soon(_cancel_on_disconnect, receive, group.cancel_scope)
@@ -193,22 +202,32 @@ class SimServer:
                         await send({"type": "http.response.body", "body": part, "more_body": True})
                     await send({"type": "http.response.body"})
                 else:
-                    await self._respond(send, 200, _JSON, await answer.whole())
+                    await self._respond(send, 200, await answer.whole())
                 group.cancel_scope.cancel()
 
-    async def _respond(self, send: _Send, status: int, kind: bytes, body: bytes) -> None:
+    async def _respond(self, send: Send, status: int, body: bytes) -> None:
         length = str(len(body)).encode()
-        await self._start(send, status, (b"content-type", kind), (b"content-length", length))
+        await self._start(send, status, (b"content-type", _JSON), (b"content-length", length))
         await send({"type": "http.response.body", "body": body})
 
-    async def _start(self, send: _Send, status: int, *headers: tuple[bytes, bytes]) -> None:
+    async def _start(self, send: Send, status: int, *headers: tuple[bytes, bytes]) -> None:
         simulated = (b"x-simulated-server", self.profile.name.encode())
         await send(
             {"type": "http.response.start", "status": status, "headers": [*headers, simulated]}
         )
 
 
-async def _cancel_on_disconnect(receive: _Receive, scope: anyio.CancelScope) -> None:
+class _Completions:
+    """A route that is an application itself, so that a token costs no more than one send."""
+
+    def __init__(self, server: SimServer) -> None:
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._server.complete(receive, send)
+
+
+async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()
@@ -223,7 +242,7 @@ async def serve(profile: Profile, host: str, port: int, on_ready: Callable[[str]
         port: Port to listen on; 0 for any free one.
         on_ready: Called with the URL as soon as connections are accepted.
     """
-    import uvicorn  # here, because virtual time needs none, and it takes its time to load
+    import uvicorn  # here, for the same reason as Starlette
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
