@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -37,12 +37,16 @@ DEFAULT_USERS = 8
 
 
 def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    if value is None or value == "none":
+    if value is None:
         return None
     try:
         return units.seconds(value)
     except AgentReplayError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _gap(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
+    return None if value == "none" else _duration(ctx, param, value)
 
 
 def _from_to(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
@@ -133,7 +137,7 @@ def cli() -> None:
 )
 @click.option(
     "--max-gap",
-    callback=_duration,
+    callback=_gap,
     metavar="DURATION",
     default="10s",
     show_default=True,
@@ -204,12 +208,12 @@ def run(
         duration_s=60.0 if duration is None and unlimited else duration,
         requests=requests,
         sessions=sessions,
-        ramp_s=ramp or 0.0,
+        ramp_s=ramp,
         timing=timing,
         order=order,
         speed=speed,
         max_gap_s=max_gap,
-        drain_s=drain or 0.0,
+        drain_s=drain,
         seed=seed,
         salt=secrets.randbits(63),
     )
@@ -346,8 +350,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except AgentReplayError as error:
         click.echo(f"agentreplay: {error}", err=True)
         sys.exit(error.exit_code)
+    except BaseExceptionGroup as group:
+        # An error of the user's that came up beside other tasks.
+        known = group.subgroup(AgentReplayError)
+        if known is None:
+            raise
+        first = next(_leaves(known))
+        click.echo(f"agentreplay: {first}", err=True)
+        sys.exit(first.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(SIGNALLED + 2)
+
+
+def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplayError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _endpoint(

@@ -123,7 +123,7 @@ async def run_plan(
     with RunWriter(out, manifest) as writer:
         async with AsyncExitStack() as stack, anyio.create_task_group() as beside:
             beside.start_soon(signals.watch)
-            hashed: list[str] = []
+            hashed: list[str | None] = []
             beside.start_soon(_hash, trace, hashed)
             ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
             health: ClientHealth | None = None
@@ -220,8 +220,11 @@ async def _replay(
         return ending, watch.health()
 
 
-async def _hash(trace: TraceSet, hashed: list[str]) -> None:
-    hashed.append(await anyio.to_thread.run_sync(content_hash, trace, abandon_on_cancel=True))
+async def _hash(trace: TraceSet, hashed: list[str | None]) -> None:
+    try:
+        hashed.append(await anyio.to_thread.run_sync(content_hash, trace, abandon_on_cancel=True))
+    except OSError:
+        hashed.append(None)  # a file has gone meanwhile: the set can't be named any more
 
 
 def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+from command import agentreplay
 from scripted import Answer, Request, ScriptedServer, c, cut, done, err, fin, reset, role, usage
 from shared_data import WEKA, needs_shared
 from virtually import chain
@@ -21,17 +22,6 @@ from virtually import chain
 from agentreplay.trace.formats import native
 
 ROOT = Path(__file__).parents[1]
-
-
-def agentreplay(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "agentreplay", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "COLUMNS": "120", **variables},
-    )
 
 
 @pytest.fixture

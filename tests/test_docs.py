@@ -10,12 +10,14 @@ from pathlib import Path
 
 import click
 import pytest
-from test_summary import record, summary
+from records import record
 
 import agentreplay
 from agentreplay.cli import cli
 from agentreplay.metrics.record import Failure, Record
+from agentreplay.metrics.summary import summarize
 from agentreplay.metrics.verdict import Limits
+from agentreplay.plan import Plan
 from agentreplay.trace.model import Call
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +25,8 @@ README = (ROOT / "README.md").read_text()
 METRICS = (ROOT / "docs" / "metrics.md").read_text()
 TRACES = (ROOT / "docs" / "traces.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "traces" / "README.md"]
+
+METRIC_VALUES = summarize([record([100, 200])], Plan(), None).metrics
 
 KINDS = re.findall(r"`(\w+)`", (Failure.__doc__ or "").partition("kind:")[2].partition(", or")[0])
 
@@ -59,7 +63,7 @@ def test_command_lines_in_the_documents_parse(page: Path) -> None:
         command.make_context(words[0], [word for word in words[1:] if word != "…"])
 
 
-@pytest.mark.parametrize("name", summary(record([100, 200])).metrics)
+@pytest.mark.parametrize("name", METRIC_VALUES)
 def test_every_metric_is_defined(name: str) -> None:
     """Each id of summary.json stands in docs/metrics.md."""
     assert f"`{name}`" in METRICS
@@ -67,7 +71,7 @@ def test_every_metric_is_defined(name: str) -> None:
 
 def test_parts_of_metrics_are_defined() -> None:
     """So do the names inside ids that hold several numbers."""
-    metrics = summary(record([100, 200])).metrics
+    metrics = METRIC_VALUES
     for name in ("prefix_reuse", "requests", "sessions", "concurrency", "client"):
         for part in metrics[name]:
             assert f"`{part}`" in METRICS, (name, part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_summary import record
+from records import record
 
 from agentreplay.metrics.record import Failure
 from agentreplay.report.live import Tally, line

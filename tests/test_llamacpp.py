@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from command import agentreplay
 from shared_data import SHARED
-from test_cli import agentreplay
 
 from agentreplay.store import Run, read_run
 

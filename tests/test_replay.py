@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace as changed
+from pathlib import Path
 
 import anyio
 import httpx
@@ -34,7 +35,7 @@ FOREVER = Plan(users=1, duration_s=None, sessions=1, max_gap_s=None)
 @functools.cache
 def bundled() -> list[Session]:
     """The sessions in traces/."""
-    return list(load("traces").readable())
+    return list(load(Path(__file__).parents[1] / "traces").readable())
 
 
 def in_flight(spans: list[tuple[float, float]]) -> int:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from test_summary import record
+from records import record
 
 from agentreplay.errors import AgentReplayError
 from agentreplay.metrics.record import Failure, Record

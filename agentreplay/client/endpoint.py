@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import anyio
 import httpx
 
-from agentreplay.client.exchange import exchange
+from agentreplay.client.exchange import exchange, transport_failure
 from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.client.transport import Transport
 from agentreplay.errors import AgentReplayError
@@ -167,7 +167,7 @@ async def calibrate(
     known = Calibration(Dialect(endpoint.model or "default", Template(), fields))
     with anyio.move_on_after(CALIBRATION_S):
         known = await _ask_models(endpoint, client, known)
-        if not endpoint.calibrate:
+        if known.failure or not endpoint.calibrate:
             return known
         stream = http_stream(client, endpoint.url, clock)
         return await _measure(stream, clock, known, endpoint.fields)
@@ -179,10 +179,15 @@ async def calibrate(
 async def _ask_models(
     endpoint: Endpoint, client: httpx.AsyncClient, known: Calibration
 ) -> Calibration:
-    """Take the first model of the server's list, where none was named and there is a list."""
+    """Take the first model of the server's list, where none was named and there is a list.
+
+    Not every server has a list; that nobody answers at all is a failure.
+    """
     try:
-        response = await client.get(models_url(endpoint.url))
+        response = await client.get(models_url(endpoint.url), timeout=CONNECT_S)
         names = [model["id"] for model in response.json()["data"]]
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        return replace(known, failure=transport_failure(error))
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return known
     known = replace(known, simulated=response.headers.get(SIMULATED_HEADER))

@@ -139,8 +139,8 @@ class LiveView:
 
     def __call__(self, now_ns: int, replay: Replay, record: Record | None) -> None:
         """Count a record, or show how things stand."""
-        if self._banner:
-            self._console.print(self._banner, style="bold yellow")
+        if self._banner and not self._live:
+            self._console.print(self._banner)
             self._banner = None
         if record is not None:
             self._tally.take(record)
@@ -150,6 +150,7 @@ class LiveView:
                 self._tally, now_ns, self._plan.duration_s, replay.live_lanes, replay.in_flight
             )
             if self._live:
+                shown = f"{self._banner} · {shown}" if self._banner else shown
                 self._live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
             else:
                 self._console.print(shown, soft_wrap=True)
