@@ -217,18 +217,17 @@ def run(
         seed=seed,
         salt=secrets.randbits(63),
     )
-    with LiveView(plan, profile if endpoint is None else None) as view:
-        replayed = partial(
-            run_plan,
-            trace,
-            plan,
-            out or _new_directory(),
-            endpoint=endpoint,
-            profile=profile,
-            limits=limits,
-            view=view,
-        )
-        result = anyio.run(replayed, backend_options=LOOP)
+    replayed = partial(
+        run_plan,
+        trace,
+        plan,
+        out or _new_directory(),
+        endpoint=endpoint,
+        profile=profile,
+        limits=limits,
+        show=partial(LiveView, plan),
+    )
+    result = anyio.run(replayed, backend_options=LOOP)
     _show(result, as_json)
 
 

@@ -6,7 +6,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -49,6 +49,9 @@ VIEW_S = 0.25
 View = Callable[[int, Replay, Record | None], None]
 """Looks at a run: nanoseconds since its start, the scheduler, and a record that has just come;
 called without one a few times a second."""
+
+Show = Callable[[dict[str, Any]], AbstractContextManager[View]]
+"""Makes the view once the endpoint is known, from what run.json says of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ async def run_plan(
     endpoint: Endpoint | None = None,
     profile: str = "demo",
     limits: Limits | None = None,
-    view: View | None = None,
+    show: Show | None = None,
 ) -> Result:
     """Replay *trace* as *plan* says, and leave a run directory at *out*.
 
@@ -107,7 +110,7 @@ async def run_plan(
         endpoint: What to send to; None for the embedded simulated server.
         profile: The simulated server's profile.
         limits: Where the run stops being valid.
-        view: Looks on.
+        show: Makes what looks on.
 
     Raises:
         AgentReplayError: no session can be read, the directory can't be written, or the embedded
@@ -136,7 +139,10 @@ async def run_plan(
                 known = await _prepare(endpoint)
                 manifest["endpoint"] = _described(endpoint, known)
                 writer.describe(manifest)
-                ending, health = await _replay(trace, plan, endpoint, known, writer, signals, view)
+                with show(manifest["endpoint"]) if show else nullcontext() as view:
+                    ending, health = await _replay(
+                        trace, plan, endpoint, known, writer, signals, view
+                    )
             while not hashed and signals.first is None:
                 await anyio.sleep(0.01)
             facts = {
@@ -187,7 +193,7 @@ async def _replay(
             await anyio.sleep(FLUSH_S)
             writer.flush()
 
-    async def show() -> None:
+    async def look() -> None:
         while view is not None:
             view(clock(), replay, None)
             await anyio.sleep(VIEW_S)
@@ -214,7 +220,7 @@ async def _replay(
         async with anyio.create_task_group() as beside:
             beside.start_soon(watch.run)
             beside.start_soon(keep)
-            beside.start_soon(show)
+            beside.start_soon(look)
             ending = await replay.run()
             beside.cancel_scope.cancel()
         return ending, watch.health()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -115,13 +117,13 @@ class LiveView:
 
     Args:
         plan: The plan of the run.
-        simulated: Profile of the simulated server, where one answers.
+        endpoint: What run.json says of the endpoint.
     """
 
-    def __init__(self, plan: Plan, simulated: str | None) -> None:
+    def __init__(self, plan: Plan, endpoint: Mapping[str, Any]) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._plan = plan
-        self._banner = banner(simulated) if simulated else None
+        self._endpoint = endpoint
         self._tally = Tally()
         self._next_ns = PLAIN_LINE_NS
         self._live: Live | None = None
@@ -129,6 +131,9 @@ class LiveView:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> LiveView:
+        if self._endpoint["simulated"]:
+            self._console.print(banner(self._endpoint["simulated"]), style="bold yellow")
+        self._console.print(f"{self._endpoint['url']} · {self._endpoint['model']}", soft_wrap=True)
         if self._live:
             self._live.start()
         return self
@@ -139,9 +144,6 @@ class LiveView:
 
     def __call__(self, now_ns: int, replay: Replay, record: Record | None) -> None:
         """Count a record, or show how things stand."""
-        if self._banner and not self._live:
-            self._console.print(self._banner)
-            self._banner = None
         if record is not None:
             self._tally.take(record)
         elif self._live or now_ns >= self._next_ns:
@@ -150,7 +152,6 @@ class LiveView:
                 self._tally, now_ns, self._plan.duration_s, replay.live_lanes, replay.in_flight
             )
             if self._live:
-                shown = f"{self._banner} · {shown}" if self._banner else shown
                 self._live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
             else:
                 self._console.print(shown, soft_wrap=True)

@@ -58,11 +58,10 @@ def report(value: dict[str, Any]) -> RenderableType:
     parts += [Text(_headline(value)), Text("")]
     if value["failures"]:
         parts += [_failures(value), Text("")]
-    parts += [_main_figures(value), Text("")]
+    parts += [_main_figures(value), Text(""), _verdict(value), Text("")]
     if value["metrics"]["requests"]["succeeded"]:
         parts += [_details(value), Text("")]
     parts += [Text(note, style="dim") for note in _remarks(value)]
-    parts.append(_verdict(value))
     return Group(*parts)
 
 
@@ -206,6 +205,8 @@ def _remarks(value: dict[str, Any]) -> list[str]:
             f"{value['after_window']} requests were sent after the window closed: they count as "
             "requests, not in distributions and rates."
         )
+    if value["chunk_gap_binned"]:
+        remarks.append("Gaps between chunks are from bins of 1 %.")
     if metrics["sessions"]["reused"]:
         remarks.append(
             f"{metrics['sessions']['reused']} of {metrics['sessions']['started']} sessions were "

@@ -37,6 +37,7 @@ def summary_value(
         "gaps": {"cut": summary.gaps_cut, "cut_s": summary.gaps_cut_s},
         "overlong": summary.overlong,
         "after_window": summary.after_window,
+        "chunk_gap_binned": summary.gaps_binned,
         "plan": manifest["plan"],
         "endpoint": manifest["endpoint"],
         "trace": {
