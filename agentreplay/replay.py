@@ -71,6 +71,7 @@ class Replay:
         self._clock = clock
         self._on_record = on_record
         self._patience_calls = patience_calls
+        self._end_ns = None if plan.duration_s is None else round(plan.duration_s * 1e9)
         self._reason: Reason | None = None
         self._closed_ns: int | None = None
         self._succeeded = self._failed = 0
@@ -94,7 +95,8 @@ class Replay:
         """Send nothing more; cut what is still in flight after *drain_s*."""
         if self._reason is None:
             self._reason = reason
-            self._close(self._clock())
+            now_ns = self._clock()
+            self._close(now_ns if self._end_ns is None else min(now_ns, self._end_ns))
             for wait in list(self._waits):
                 wait.cancel()
         self._drain.deadline = min(self._drain.deadline, anyio.current_time() + drain_s)
@@ -105,19 +107,19 @@ class Replay:
 
     async def _keep_time(self) -> None:
         """End the sending in time; before that, look whether the first seconds brought anything."""
-        duration_s = self.plan.duration_s
-        if duration_s is None or duration_s > NO_SUCCESS_S:
-            await self._until(int(NO_SUCCESS_S * 1e9), self._waits)
+        first_ns = int(NO_SUCCESS_S * 1e9)
+        if self._end_ns is None or self._end_ns > first_ns:
+            await self._until(first_ns, self._waits)
             if self._failed and not self._succeeded and not self.in_flight:
                 self.stop("gave_up", GIVE_UP_DRAIN_S)
-        if duration_s is not None:
-            await self._until(int(duration_s * 1e9), self._waits)
-            self.stop("duration", self.plan.drain_s)
+        if self._end_ns is not None:
+            await self._until(self._end_ns, self._waits)
 
     async def _until(self, due_ns: int, waits: set[anyio.CancelScope]) -> bool:
-        """Wait for an instant of the clock; False where the run or the play is over before.
+        """Wait for an instant of the clock; False where the run or the play is over by then.
 
         The loop's timers are coarser than the clock and may fire early, so look and sleep again.
+        A loop that is late must not send after the end either, so whoever sees it ends the run.
         """
         with anyio.CancelScope() as scope:
             waits.add(scope)
@@ -126,6 +128,8 @@ class Replay:
                 await anyio.sleep(left_ns / 1e9)
         waits.discard(scope)
         self._waits.discard(scope)
+        if self._end_ns is not None and self._clock() >= self._end_ns:
+            self.stop("duration", self.plan.drain_s)
         return self._reason is None and not scope.cancelled_caught
 
     async def _lane(self, lane: int) -> None:
@@ -167,22 +171,29 @@ class Replay:
         waits: set[anyio.CancelScope] = set()
         failed = False
 
+        def call_off() -> None:
+            for wait in list(waits):
+                wait.cancel()
+
         async def call(i: int) -> None:
             nonlocal failed
+            if budget.spent:
+                return
             due_ns = play.due_ns(i)
             if not await self._until(due_ns - LOOK_AHEAD_NS, waits) or failed or budget.spent:
                 return
             budget.spend()
+            if budget.spent:
+                call_off()
             body = play.body(i)
-            if not await self._until(due_ns, waits) or failed:
+            if not await self._until(due_ns, set()) or failed:
                 return
             if await self._send(play, i, body):
                 for freed in play.end(i, self._clock()):
                     calls.start_soon(call, freed)
             else:
                 failed = True
-                for wait in list(waits):
-                    wait.cancel()
+                call_off()
 
         async with anyio.create_task_group() as calls:
             for i in play.free:

@@ -14,10 +14,11 @@ import httpx
 import orjson
 import pytest
 from shared_data import needs_shared, weka_sessions
-from virtually import ANSWER, Outcome, call, chain, oracle, replay
+from virtually import ANSWER, DIALECT, Outcome, call, chain, oracle, replay
 
 from agentreplay.client.stream import Reply, Sink
-from agentreplay.metrics.record import Request
+from agentreplay.metrics.record import Record, Request
+from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
 from agentreplay.replay import Replay
 from agentreplay.sim import virtual
@@ -170,6 +171,27 @@ def test_nothing_is_sent_after_the_end() -> None:
     assert outcome.ending.closed_ns == 20e9
 
 
+def test_a_late_loop_sends_nothing_after_the_end() -> None:
+    """When the clock runs ahead of the loop's timers, the end is still the clock's."""
+    session = chain(0, 9, gap_s=1.0)
+    records: list[Record] = []
+
+    async def draw(index: int) -> Session:
+        return session
+
+    def ahead() -> int:
+        return virtual.clock() + 400_000_000 * (virtual.clock() > 7e9)
+
+    async def main() -> Ending:
+        plan = Plan(users=1, duration_s=8.2)
+        run = Replay(plan, 1, draw, DIALECT, oracle([session]), ahead, records.append)
+        return await run.run()
+
+    ending = virtual.run(main)
+    assert max(record.sent_ns for record in records) < 8.2e9
+    assert ending.closed_ns == 8.2e9
+
+
 def test_answers_in_flight_at_the_end_may_finish() -> None:
     """What was sent before the end is drained and counts as a success."""
     session = chain(0, 2, takes_s=15)
@@ -196,6 +218,17 @@ def test_requests_are_dealt_exactly(requests: int) -> None:
     outcome = replay(plan, sessions, oracle(sessions))
     assert len(outcome.records) == requests
     assert outcome.ending.reason == "work"
+
+
+def test_a_spent_budget_ends_the_waiting() -> None:
+    """Once the last request is sent, nobody waits for gaps that lead to none."""
+    session = Session(
+        "s", None, link([call(0, 1), call(2, 3), call(1000, 1001, agent="late")], 64), 64, ""
+    )
+    plan = Plan(users=1, duration_s=None, requests=2, max_gap_s=None)
+    outcome = replay(plan, [session], oracle([session]))
+    assert len(outcome.records) == 2
+    assert outcome.ending.done_ns == 3e9
 
 
 @pytest.mark.parametrize("sessions", [1, 3, 8, 13])
