@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentreplay.client.endpoint import Endpoint, chat_url
+    from agentreplay.client.endpoint import Endpoint, api_url
     from agentreplay.errors import AgentReplayError, EndpointError, TraceError
     from agentreplay.metrics.record import Failure, Record, Request
     from agentreplay.metrics.summary import Summary, summarize
@@ -43,7 +43,7 @@ _HOMES = {
     "Trace": "agentreplay.trace.model",
     "TraceError": "agentreplay.errors",
     "TraceSet": "agentreplay.trace.load",
-    "chat_url": "agentreplay.client.endpoint",
+    "api_url": "agentreplay.client.endpoint",
     "load": "agentreplay.trace.load",
     "read_run": "agentreplay.store",
     "run_plan": "agentreplay.run",
@@ -67,7 +67,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "TraceSet",
-    "chat_url",
+    "api_url",
     "load",
     "read_run",
     "run_plan",

@@ -75,7 +75,21 @@ def cli() -> None:
 
 @cli.command()
 @PATHS
-@click.option("--url", help="Endpoint: host, host/v1 or full path. Without: a simulated server.")
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    help="Endpoint: host, host/v1 or full path; several share the sessions. Without: a simulated "
+    "server.",
+)
+@click.option(
+    "--api",
+    type=click.Choice(["chat", "completions", "responses", "messages"]),
+    default="chat",
+    show_default=True,
+    help="API to speak.",
+)
+@click.option("--token-ids", is_flag=True, help="Send completions as token ids instead of text.")
 @click.option("--model", help="Model to ask for.  [default: the first one served]")
 @click.option(
     "--api-key",
@@ -84,6 +98,17 @@ def cli() -> None:
 )
 @click.option("--header", "headers", multiple=True, help="Further header, as 'Name: value'.")
 @click.option("--body", help="Further fields of each request body, as a JSON object.")
+@click.option(
+    "--session-header",
+    default="X-Session-ID",
+    show_default=True,
+    help="Header that names the play of a session to routers; 'none' for none.",
+)
+@click.option(
+    "--connection-per-session", is_flag=True, help="Connections of its own for each session."
+)
+@click.option("--ca", help="File of certificates to trust.")
+@click.option("--insecure", is_flag=True, help="Trust any certificate.")
 @click.option("--no-calibrate", is_flag=True, help="Don't measure the chat template first.")
 @click.option(
     "--sim",
@@ -151,6 +176,19 @@ def cli() -> None:
     show_default=True,
     help="How long answers may still take after the end.",
 )
+@click.option(
+    "--fit",
+    type=click.Choice(["drop-session", "drop-calls", "fail"]),
+    default="drop-session",
+    show_default=True,
+    help="Sessions that are too long for the model's context: leave them out, or their longest "
+    "calls, or fail before anything is sent.",
+)
+@click.option(
+    "--context",
+    type=click.IntRange(1),
+    help="Context in tokens.  [default: what the server says]",
+)
 @click.option("--seed", type=int, default=42, show_default=True, help="Order of the sessions.")
 @click.option(
     "--allow",
@@ -163,11 +201,6 @@ def cli() -> None:
 @STRICT
 def run(
     paths: tuple[Path, ...],
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    headers: tuple[str, ...],
-    body: str | None,
     no_calibrate: bool,
     profile: str,
     users: int | None,
@@ -180,11 +213,14 @@ def run(
     speed: float,
     max_gap: float | None,
     drain: float,
+    fit: str,
+    context: int | None,
     seed: int,
     allow: tuple[str, ...],
     out: Path | None,
     as_json: bool,
     strict: bool,
+    **address: Any,
 ) -> None:
     """Replay the sessions in PATHS and report token rates and P90 interactivity.
 
@@ -198,7 +234,7 @@ def run(
     from agentreplay.run import run_plan
     from agentreplay.trace.load import load
 
-    endpoint = _endpoint(url, model, api_key, headers, body, not no_calibrate)
+    endpoint = _endpoint(**address, calibrate=not no_calibrate)
     limits = _limits(allow)
     trace = load(*paths, strict=strict)
     unlimited = sessions is None and requests is None
@@ -214,6 +250,8 @@ def run(
         speed=speed,
         max_gap_s=max_gap,
         drain_s=drain,
+        fit=fit,
+        context_tokens=context,
         seed=seed,
         salt=secrets.randbits(63),
     )
@@ -370,16 +408,23 @@ def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplay
 
 
 def _endpoint(
-    url: str | None,
+    *,
+    urls: tuple[str, ...],
+    api: str,
+    token_ids: bool,
     model: str | None,
     api_key: str | None,
     headers: tuple[str, ...],
     body: str | None,
+    session_header: str,
+    connection_per_session: bool,
+    ca: str | None,
+    insecure: bool,
     calibrate: bool,
 ) -> Endpoint | None:
     import orjson
 
-    from agentreplay.client.endpoint import Endpoint, chat_url
+    from agentreplay.client.endpoint import APIS, Endpoint, api_url
 
     pairs = []
     for header in headers:
@@ -395,11 +440,26 @@ def _endpoint(
             raise AgentReplayError(f"--body is no JSON: {error}") from None
         if not isinstance(fields, dict):
             raise AgentReplayError("--body must be a JSON object, as '{\"temperature\": 0}'")
-    if url is None:
-        if model or pairs or fields:
-            raise AgentReplayError("--model, --header and --body need --url")
+    if token_ids and api != "completions":
+        raise AgentReplayError("--token-ids needs --api completions: other APIs take text only")
+    if not urls:
+        if model or pairs or fields or api != "chat":
+            raise AgentReplayError("--api, --model, --header and --body need --url")
         return None
-    return Endpoint(chat_url(url), model, api_key, tuple(pairs), fields, calibrate)
+    return Endpoint(
+        urls=tuple(api_url(url, APIS[api]) for url in urls),
+        api=APIS[api],
+        model=model,
+        api_key=api_key,
+        headers=tuple(pairs),
+        fields=fields,
+        calibrate=calibrate,
+        token_ids=token_ids,
+        session_header=None if session_header == "none" else session_header,
+        connection_per_session=connection_per_session,
+        ca=ca,
+        insecure=insecure,
+    )
 
 
 def _limits(allow: tuple[str, ...]) -> Limits:

@@ -15,6 +15,7 @@ import numpy as np
 
 Timing = Literal["think", "recorded", "none"]
 Order = Literal["causal", "recorded"]
+Fit = Literal["drop-session", "drop-calls", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class Plan:
         max_gap_s: Longest gap that is waited with timing `think`; None for no limit.
         drain_s: How long answers in flight at the end may still take.
         arrivals: Each lane plays one session, from the session's own recorded arrival on.
+        fit: What becomes of sessions that are too long for the model's context: they are left
+            out, or their calls that are too long, or the run fails before it sends anything.
+        context_tokens: The context, where the server doesn't say it.
         seed: Decides the order of the sessions.
         salt: Makes the text of this run new to the server, so that it finds nothing of an
             earlier run in its cache.
@@ -51,6 +55,8 @@ class Plan:
     max_gap_s: float | None = 10.0
     drain_s: float = 30.0
     arrivals: bool = False
+    fit: Fit = "drop-session"
+    context_tokens: int | None = None
     seed: int = 42
     salt: int = 0
 

@@ -5,6 +5,7 @@ The scheduler does the waiting and sending; everything it has to know about a se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from agentreplay.trace.model import Session
 from agentreplay.trace.prefix import Ledger, shared_by_plays
 from agentreplay.trace.structure import recorded_order
 from agentreplay.wire import chat
+from agentreplay.wire.api import Api
 
 _SYSTEM, _VISIT = 1, 2  # what a key of text is for
 
@@ -27,13 +29,31 @@ class Dialect:
 
     Attributes:
         model: The served model.
-        template: What its chat template adds.
+        template: How the server counts a prompt.
         fields: Further fields of each body.
+        api: The API it is asked by.
+        limit: Name of the field that limits the output; None for the API's first.
+        min_tokens: Whether the least output is asked for too.
     """
 
     model: str
     template: Template
     fields: dict[str, Any]
+    api: Api = chat.API
+    limit: str | None = None
+    min_tokens: bool = False
+
+    @property
+    def forces_output(self) -> bool:
+        """Whether requests ask for an output of exactly the recorded length."""
+        return self.min_tokens or bool(self.fields.get("ignore_eos"))
+
+    def body(self, messages: Sequence[bytes], max_tokens: int) -> bytes:
+        """A request of given messages and output length."""
+        lengths = {self.limit or self.api.limits[0]: max_tokens}
+        if self.min_tokens:
+            lengths["min_tokens"] = max_tokens
+        return self.api.body(self.model, messages, {**lengths, **self.fields})
 
 
 class Play:
@@ -111,7 +131,7 @@ class Play:
         prompt = self._conversation.prompt(i)
         self._overlong[i] = prompt.overlong
         max_tokens = max(1, self._session.calls[i].osl)
-        return chat.body(self._dialect.model, prompt.messages, max_tokens, self._dialect.fields)
+        return self._dialect.body(prompt.messages, max_tokens)
 
     def request(self, i: int) -> Request:
         """Call *i*, whose body was made, as it is about to be sent.

@@ -205,7 +205,12 @@ class Replay:
         self.in_flight += 1
         try:
             record = await exchange(
-                self._stream, play.request(i), body, self._clock, self._on_record
+                self._stream,
+                self._dialect.api,
+                play.request(i),
+                body,
+                self._clock,
+                self._on_record,
             )
         finally:
             self.in_flight -= 1

@@ -17,14 +17,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from agentreplay.client.endpoint import (
-    Calibration,
-    Endpoint,
-    calibrate,
-    chat_url,
-    http_stream,
-    open_client,
-)
+from agentreplay.client.calibrate import Calibration, calibrate
+from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_client
 from agentreplay.client.health import LoopWatch
 from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.errors import TraceError
@@ -37,8 +31,8 @@ from agentreplay.replay import NO_SUCCESS_CALLS, Replay
 from agentreplay.report.value import summary_value
 from agentreplay.sim.server import embedded
 from agentreplay.store import Run, RunWriter, read_run, write_summary
+from agentreplay.trace.draw import Draws
 from agentreplay.trace.load import TraceSet, content_hash
-from agentreplay.trace.model import Session
 
 BRIEF_DRAIN_S = 5.0
 """How long answers may still take after a first signal; a second one cuts them."""
@@ -130,18 +124,21 @@ async def run_plan(
             beside.start_soon(_hash, trace, hashed)
             ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
             health: ClientHealth | None = None
+            draws: Draws | None = None
             with signals.scope:
                 if endpoint is None:
-                    endpoint = Endpoint(
-                        chat_url(await stack.enter_async_context(embedded(profile)))
-                    )
-                manifest["endpoint"]["url"] = endpoint.url
+                    url = await stack.enter_async_context(embedded(profile))
+                    endpoint = Endpoint((api_url(url),))
+                manifest["endpoint"]["urls"] = endpoint.urls
                 known = await _prepare(endpoint)
                 manifest["endpoint"] = _described(endpoint, known)
                 writer.describe(manifest)
+                draws = Draws(trace, plan.context_tokens or known.context_tokens, plan.fit)
+                if plan.fit == "fail":
+                    await draws.look_through()
                 with show(manifest["endpoint"]) if show else nullcontext() as view:
                     ending, health = await _replay(
-                        trace, plan, endpoint, known, writer, signals, view
+                        draws, plan, endpoint, known, writer, signals, view
                     )
             while not hashed and signals.first is None:
                 await anyio.sleep(0.01)
@@ -149,6 +146,7 @@ async def run_plan(
                 "trace_sha256": hashed[0] if hashed else None,
                 "skipped": trace.skipped,
                 "notes": {path: dict(notes) for path, notes in trace.notes.items()},
+                "fit": draws.facts() if draws else None,
             }
             writer.end(ending, health, facts)
             beside.cancel_scope.cancel()
@@ -170,7 +168,7 @@ async def _prepare(endpoint: Endpoint) -> Calibration:
 
 
 async def _replay(
-    trace: TraceSet,
+    draws: Draws,
     plan: Plan,
     endpoint: Endpoint,
     known: Calibration,
@@ -198,18 +196,13 @@ async def _replay(
             view(clock(), replay, None)
             await anyio.sleep(VIEW_S)
 
-    one = anyio.CapacityLimiter(1)
-
-    async def draw(index: int) -> Session:
-        return await anyio.to_thread.run_sync(trace.__getitem__, index, limiter=one)
-
     async with open_client(endpoint, clock) as client:
         replay = Replay(
             plan,
-            len(trace),
-            draw,
+            len(draws.trace),
+            draws.draw,
             known.dialect,
-            http_stream(client, endpoint.url, clock),
+            http_stream(client, endpoint, clock, f"{plan.salt:x}"),
             clock,
             on_record,
             # Where the first requests failed already, one more is enough to show how.
@@ -255,14 +248,20 @@ def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:
 
 def _described(endpoint: Endpoint, known: Calibration) -> dict[str, Any]:
     """What is kept of an endpoint: no key, and of headers only the names."""
-    template = asdict(known.dialect.template)
+    dialect = known.dialect
     return {
-        "url": endpoint.url,
-        "model": known.dialect.model,
-        "fields": known.dialect.fields,
+        "urls": endpoint.urls,
+        "api": endpoint.api.name,
+        "model": dialect.model,
+        "fields": dialect.fields,
+        "limit": dialect.limit or endpoint.api.limits[0],
+        "min_tokens": dialect.min_tokens,
+        "forces_output": dialect.forces_output,
         "headers": [name for name, _ in endpoint.headers],
-        "template": template if known.tokens_per_word is not None else None,
-        "tokens_per_word": known.tokens_per_word,
+        "session_header": endpoint.session_header,
+        "connection_per_session": endpoint.connection_per_session,
+        "context_tokens": known.context_tokens,
+        "template": asdict(dialect.template) if known.measured else None,
         "calibration_failure": known.failure.message if known.failure else None,
         "simulated": known.simulated,
     }

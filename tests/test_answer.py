@@ -12,7 +12,7 @@ from scripted import c, done, err, fin, k, r, role, usage
 
 from agentreplay.wire import chat
 from agentreplay.wire.answer import Answer, chunk_tokens
-from agentreplay.wire.chat import Usage
+from agentreplay.wire.api import Usage
 
 MS = 1_000_000
 

@@ -33,7 +33,7 @@ from scripted import (
     usage,
 )
 
-from agentreplay.client.endpoint import Endpoint, chat_url, http_stream, open_client
+from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_client
 from agentreplay.client.exchange import exchange
 from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.metrics.record import Record, Request
@@ -42,7 +42,7 @@ from agentreplay.wire import chat
 GUARD_S = 20.0
 """Bounds a test that hangs; nothing is measured with it."""
 
-BODY = chat.body(MODEL, [b'{"role":"user","content":"word"}'], 8, {})
+BODY = chat.body(MODEL, [b'{"role":"user","content":"word"}'], {"max_tokens": 8})
 
 GOOD: Script = [(0, role()), (0, c(1)), (0, c(1)), (0, fin()), (0, usage(3, 2)), (0, done())]
 
@@ -94,10 +94,10 @@ def watched(stream: Stream, on_read: Callable[[], None]) -> Stream:
 
 async def exchanged(url: str, records: list[Record], on_read: Callable[[], None]) -> Record:
     """One exchange with the server at *url*."""
-    endpoint = Endpoint(chat_url(url), MODEL)
+    endpoint = Endpoint((api_url(url),), model=MODEL)
     async with open_client(endpoint, time.monotonic_ns) as client:
-        stream = watched(http_stream(client, endpoint.url, time.monotonic_ns), on_read)
-        return await exchange(stream, request(), BODY, time.monotonic_ns, records.append)
+        stream = watched(http_stream(client, endpoint, time.monotonic_ns, "run"), on_read)
+        return await exchange(stream, chat.API, request(), BODY, time.monotonic_ns, records.append)
 
 
 def nothing() -> None:

@@ -6,7 +6,7 @@ import gc
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentreplay.prompt.messages import Conversation, Prompt, Role, Template, known_words
+from agentreplay.prompt.messages import Conversation, Form, Prompt, Role, Template, known_words
 from agentreplay.trace.model import Call, Session
 from agentreplay.trace.prefix import shared_by_plays
 
@@ -427,10 +427,57 @@ def test_refused_system_role() -> None:
 def test_known_words() -> None:
     """Measured prompts have the roles and numbers of words that were asked for, all different."""
     roles: list[Role] = ["system", "user", "assistant", "user"]
-    one, other = (known_words(roles, [20, 220, 1, 20], key) for key in (1, 2))
+    one, other = (known_words("messages", roles, [20, 220, 1, 20], key) for key in (1, 2))
     found = parsed(Prompt(one, 0))
     assert [(role, len(words)) for role, words in found] == list(
         zip(roles, [20, 220, 1, 20], strict=True)
     )
     assert found[0][1] != found[3][1]
     assert one != other
+
+
+def texts(form: Form, template: Template) -> list[list[str]]:
+    """The prompts of TREE in a form without roles, as words or ids."""
+    found = []
+    for made in prompts(TREE, replace(template, form=form)):
+        (only,) = made.messages
+        value = json.loads(only)
+        found.append([str(part) for part in value] if form == "ids" else value.split())
+    return found
+
+
+@pytest.mark.parametrize("form", ["text", "ids"])
+def test_prompts_without_roles(form: Form) -> None:
+    """A prompt is one text, or one list of ids, of the recorded length, less what is added."""
+    assert [len(words) for words in texts(form, Template())] == [640, 1280, 1920, 1300]
+    assert [len(words) for words in texts(form, Template(prompt=1))] == [639, 1279, 1919, 1299]
+
+
+@pytest.mark.parametrize("form", ["text", "ids"])
+def test_prompts_without_roles_share_what_was_recorded(form: Form) -> None:
+    """Call and parent begin with the same words, and differ after them."""
+    first, second, third, other = texts(form, Template())
+    assert (common(first, second), common(second, third)) == (640, 1280)
+    assert (common(first, other), common(second, other)) == (640, 640)
+
+
+@pytest.mark.parametrize("per_word", [1.3, 2.0, 0.75])
+def test_words_of_another_length(per_word: float) -> None:
+    """Where a word is no whole token, there are fewer or more of them, to a word a message."""
+    template = Template(prompt=8, system=5, pair=10, tokens_per_word=per_word)
+    for made, recorded in zip(prompts(TREE, template), TREE.calls, strict=True):
+        parts = parsed(made)
+        counted = sum(len(words) for _, words in parts) * per_word
+        counted += 8 + 10 * sum(role == "assistant" for role, _ in parts)
+        assert counted == pytest.approx(recorded.isl, abs=per_word * len(parts))
+
+
+@pytest.mark.parametrize("per_word", [1.3, 0.75])
+def test_words_of_another_length_share_what_was_recorded(per_word: float) -> None:
+    """The shared part is the same text, whatever a word costs."""
+    template = Template(tokens_per_word=per_word)
+    first, second, third, _ = (
+        [word for _, words in parsed(made) for word in words] for made in prompts(TREE, template)
+    )
+    assert common(first, second) >= 640 / per_word - 1
+    assert common(second, third) >= 1280 / per_word - 2

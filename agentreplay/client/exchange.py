@@ -14,21 +14,22 @@ import httpx
 
 from agentreplay.client.stream import Reply, Stream
 from agentreplay.metrics.record import Failure, Record, Request
-from agentreplay.wire import chat
 from agentreplay.wire.answer import Answer, chunk_tokens
+from agentreplay.wire.api import Api, error_text
 
 MESSAGE_CHARS = 500
 
 
 async def exchange(
     stream: Stream,
+    api: Api,
     request: Request,
     body: bytes,
     clock: Callable[[], int],
     on_record: Callable[[Record], None],
 ) -> Record:
-    """Send *body* as *request* and hand over the Record; also when cancelled, as `cancelled`."""
-    answer = Answer(chat.piece)
+    """Send *body* as *request* by *api* and hand over the Record; when cancelled, as that."""
+    answer = Answer(api.piece)
     reply: Reply | None = None
     failure: Failure | None = None
     sent_ns = clock()
@@ -91,7 +92,7 @@ def reply_failure(reply: Reply, answer: Answer) -> Failure | None:
     if failure := event_failure(answer):
         return failure
     if reply.content_type != "text/event-stream":
-        said = chat.error_text(reply.body).strip() or "(no body)"
+        said = error_text(reply.body).strip() or "(no body)"
         what = f"the answer is no event stream but {reply.content_type or 'untyped'}: {said}"
         return Failure("bad_stream", status, _short(what))
     if answer.finish is None:
@@ -129,7 +130,7 @@ def transport_failure(error: httpx.RequestError) -> Failure:
 
 
 def _refusal(reply: Reply) -> Failure:
-    status, said = reply.status, chat.error_text(reply.body).strip() or "(no body)"
+    status, said = reply.status, error_text(reply.body).strip() or "(no body)"
     words = f"HTTP {status}: {said}"
     if status in (401, 403):
         kind = "auth"

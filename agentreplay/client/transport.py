@@ -28,7 +28,9 @@ _JOIN_LIMIT: Final = 64 * 1024
 _YEAR_S: Final = 365 * 86400.0  # create_connection knows no "never" for the TLS handshake
 _PORTS: Final = {"http": 80, "https": 443}
 
-_Key: TypeAlias = tuple[str, str, int]
+_Key: TypeAlias = tuple[str, str, int, object]
+"""Scheme, host, port, and what the request's extension `connections` says: requests share
+connections only where all are equal."""
 
 
 def raise_malloc_threshold() -> None:
@@ -75,7 +77,7 @@ class Transport(httpx.AsyncBaseTransport):
         stream = cast(httpx.AsyncByteStream, request.stream)
         body = b"".join([part async for part in stream])
         head = _head(request, len(body))
-        key = _key(request.url)
+        key = _key(request)
         connection = self._take_idle(key)
         reused = connection is not None
         exchange = await self._exchange(connection, key, request, head, body)
@@ -124,7 +126,7 @@ class Transport(httpx.AsyncBaseTransport):
         return exchange
 
     async def _connect(self, key: _Key, request: httpx.Request) -> _Connection:
-        scheme, host, port = key
+        scheme, host, port, _ = key
         tls: dict[str, Any] = {}
         if scheme == "https":
             if self._ssl_context is None:
@@ -169,6 +171,8 @@ class Transport(httpx.AsyncBaseTransport):
         idle = self._idle.get(connection.key)
         if idle is not None:
             idle.pop(connection, None)
+            if not idle:
+                del self._idle[connection.key]
 
     def _opened(self, connection: _Connection) -> None:
         self._open.add(connection)
@@ -185,7 +189,7 @@ class _Connection(asyncio.Protocol):
     __slots__ = ("_clock", "_exchange", "_pool", "key", "transport", "where")
 
     def __init__(self, pool: Transport, key: _Key, clock: Callable[[], int]) -> None:
-        _, host, port = key
+        _, host, port, _ = key
         self.key = key
         self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.transport: asyncio.Transport | None = None
@@ -440,10 +444,12 @@ class _Body(httpx.AsyncByteStream):
         self._exchange.abandon()
 
 
-def _key(url: httpx.URL) -> _Key:
+def _key(request: httpx.Request) -> _Key:
+    url = request.url
     if url.scheme not in _PORTS:
         raise httpx.UnsupportedProtocol(f"{url}: neither http nor https")
-    return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
+    host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
+    return url.scheme, host, port, request.extensions.get("connections")
 
 
 def _head(request: httpx.Request, length: int) -> bytes:

@@ -23,19 +23,27 @@ MIN_PART_TOKENS = 64
 template, and a real one is seldom shorter."""
 
 
+Form = Literal["messages", "text", "ids"]
+"""What a prompt is sent as: chat messages, one text, or one list of token ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
-    """How many tokens the server's chat template adds.
+    """How the server counts a prompt: what its chat template adds, and what a word costs.
 
     Attributes:
-        prompt: To a prompt, with its last user message.
+        prompt: Tokens added to a prompt, with its last user message.
         system: To a system message; None where the server refuses that role.
         pair: To an assistant's message and the user's after it, together.
+        tokens_per_word: What its tokenizer makes of a word.
+        form: What prompts are sent as.
     """
 
     prompt: int = 0
     system: int | None = 0
     pair: int = 0
+    tokens_per_word: float = 1.0
+    form: Form = "messages"
 
 
 class Part(NamedTuple):
@@ -129,7 +137,10 @@ class Conversation:
     def _make(self, i: int) -> None:
         call = self._session.calls[i]
         before, inherited = self._use(call.parent) if call.parent is not None else ((), ())
-        parts = outline(self._session, i, before, system=self._template.system is not None)
+        if self._template.form == "messages":
+            parts = outline(self._session, i, before, system=self._template.system is not None)
+        else:
+            parts = (Part(0, "user"),)
         kept = max(0, sum(part.start < call.shared for part in before) - 1)
         made = (self._message(i, parts, n) for n in range(kept, len(parts)))
         self._made[i] = parts, (*inherited[:kept], *made)
@@ -141,8 +152,7 @@ class Conversation:
 
     def _message(self, i: int, parts: Outline, n: int) -> bytes:
         start, stop = self._span(i, parts, n)
-        content = b"".join(self._text(i, start, stop))
-        return b'{"role":"%b","content":"%b"}' % (parts[n].role.encode(), content[1:])
+        return encoded(self._template.form, parts[n].role, self._text(i, start, stop))
 
     def _span(self, i: int, parts: Outline, n: int) -> tuple[int, int]:
         """Which tokens of the prompt are message *n*'s words, when it has paid for the template."""
@@ -172,7 +182,7 @@ class Conversation:
         return counted - self._session.calls[i].isl
 
     def _text(self, i: int, start: int, stop: int) -> list[bytes]:
-        """The words at positions *start* to *stop* of call *i*'s prompt, in pieces."""
+        """The words for tokens *start* to *stop* of call *i*'s prompt, in pieces."""
         block = self._session.block_size
         pieces: list[bytes] = []
         owner: int | None = i
@@ -182,18 +192,36 @@ class Conversation:
             if low < stop:
                 system = min(max(call.system // block * block, low), stop)
                 if system < stop:
-                    pieces.append(words.text(words.mix(self._visit_key, owner), system, stop))
+                    pieces.append(self._words(words.mix(self._visit_key, owner), system, stop))
                 if low < system:
-                    pieces.append(words.text(words.mix(self._session_key, owner), low, system))
+                    pieces.append(self._words(words.mix(self._session_key, owner), low, system))
                 stop = low
             owner = call.parent
         return pieces[::-1]
 
+    def _words(self, key: int, start: int, stop: int) -> bytes:
+        """Words for a range of tokens: the same ones for the same positions in every call."""
+        per_word = self._template.tokens_per_word
+        made = words.ids if self._template.form == "ids" else words.text
+        return made(key, round(start / per_word), round(stop / per_word))
 
-def known_words(roles: Sequence[Role], counts: Sequence[int], key: int) -> tuple[bytes, ...]:
+
+def encoded(form: Form, role: Role, pieces: Sequence[bytes]) -> bytes:
+    """A message as JSON, of pieces that each begin with a separator; the first one's is cut."""
+    content = b"".join(pieces)[1:]
+    if form == "ids":
+        return b"[%b]" % content
+    if form == "text":
+        return b'"%b"' % content
+    return b'{"role":"%b","content":"%b"}' % (role.encode(), content)
+
+
+def known_words(
+    form: Form, roles: Sequence[Role], counts: Sequence[int], key: int
+) -> tuple[bytes, ...]:
     """Messages of given lengths in words, for measuring the template."""
+    made = words.ids if form == "ids" else words.text
     return tuple(
-        b'{"role":"%b","content":"%b"}'
-        % (role.encode(), words.text(words.mix(key, n), 0, count)[1:])
+        encoded(form, role, (made(words.mix(key, n), 0, count),))
         for n, (role, count) in enumerate(zip(roles, counts, strict=True))
     )

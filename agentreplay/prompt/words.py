@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 WORD_BYTES = 5
 """A word and the space before it."""
 
+FIRST_ID = 2000
+"""The first of the token ids: past the bytes and special tokens that vocabularies begin with."""
+
 _MASK = (1 << 64) - 1
 _PER_HASH = 4  # words drawn from one 64-bit hash, 16 bits each
 
@@ -32,19 +35,31 @@ def mix(*numbers: int) -> int:
 
 
 def text(key: int, start: int, stop: int) -> bytes:
-    """The words at token positions *start* to *stop* of the text named *key*.
+    """The words at positions *start* to *stop* of the text named *key*.
 
     Each word depends on the key and its position only, so ranges can be joined and cut at will.
 
     Returns:
-        ASCII bytes, each word with a space before it: five bytes a token. They need no escaping
+        ASCII bytes, each word with a space before it: five bytes a word. They need no escaping
         in JSON.
     """
+    return _gather(_words(), key, start, stop)
+
+
+def ids(key: int, start: int, stop: int) -> bytes:
+    """The same as `text` in token ids, each with a comma before it: five bytes an id.
+
+    The ids are plain tokens in every common vocabulary, though other ones than the words'.
+    """
+    return _gather(_ids(), key, start, stop)
+
+
+def _gather(table: NDArray[np.uint8], key: int, start: int, stop: int) -> bytes:
     first = start // _PER_HASH
     groups = np.arange(first, -(-stop // _PER_HASH), dtype=np.uint64)
-    drawn = _hashes(groups ^ np.uint64(key)).view("<u2") & np.uint16(_table().shape[0] - 1)
+    drawn = _hashes(groups ^ np.uint64(key)).view("<u2") & np.uint16(len(table) - 1)
     offset = first * _PER_HASH
-    gathered: NDArray[np.uint8] = _table()[drawn[start - offset : stop - offset]]
+    gathered: NDArray[np.uint8] = table[drawn[start - offset : stop - offset]]
     return gathered.tobytes()
 
 
@@ -59,7 +74,14 @@ def _hashes(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 @cache
-def _table() -> NDArray[np.uint8]:
+def _words() -> NDArray[np.uint8]:
     """(512, 5) bytes: a space and a word a row."""
     words = files(__package__).joinpath("words.txt").read_bytes().split()
     return np.frombuffer(b"".join(b" " + word for word in words), np.uint8).reshape(-1, WORD_BYTES)
+
+
+@cache
+def _ids() -> NDArray[np.uint8]:
+    """(512, 5) bytes: a comma and an id of four digits a row."""
+    ids = b"".join(b",%d" % (FIRST_ID + n) for n in range(len(_words())))
+    return np.frombuffer(ids, np.uint8).reshape(-1, WORD_BYTES)

@@ -133,7 +133,8 @@ class LiveView:
     def __enter__(self) -> LiveView:
         if self._endpoint["simulated"]:
             self._console.print(banner(self._endpoint["simulated"]), style="bold yellow")
-        self._console.print(f"{self._endpoint['url']} · {self._endpoint['model']}", soft_wrap=True)
+        where = ", ".join(self._endpoint["urls"])
+        self._console.print(f"{where} · {self._endpoint['model']}", soft_wrap=True)
         if self._live:
             self._live.start()
         return self

@@ -75,7 +75,8 @@ def _headline(value: dict[str, Any]) -> str:
         asked.append(as_duration(plan["duration_s"]))
     asked += [f"{plan[name]} {name}" for name in ("sessions", "requests") if plan[name] is not None]
     asked += [f"timing {plan['timing']}", f"seed {plan['seed']}"]
-    where = f"{endpoint.get('url', 'no endpoint')} · {endpoint.get('model', 'no model')}"
+    urls = ", ".join(endpoint.get("urls", ["no endpoint"]))
+    where = f"{urls} · {endpoint.get('model', 'no model')}"
     return f"{paths} ({trace['sessions']} sessions) → {where}\n{' · '.join(asked)}"
 
 
@@ -181,6 +182,10 @@ def _details(value: dict[str, Any]) -> RenderableType:
     return table
 
 
+def _of(part: int, whole: int) -> str:
+    return as_percent(part / whole if whole else None)
+
+
 def _fine(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.3g}"
 
@@ -195,6 +200,11 @@ def _remarks(value: dict[str, Any]) -> list[str]:
         )
     if cause := endpoint.get("calibration_failure"):
         remarks.append(f"The chat template was not measured: {cause}")
+    if not endpoint.get("forces_output", True):
+        remarks.append(
+            "The server takes neither ignore_eos nor min_tokens: the lengths of its answers are "
+            "its own."
+        )
     if value["overlong"]:
         remarks.append(
             f"{value['overlong']} prompts were too short to pay for the chat template and were "
@@ -211,6 +221,13 @@ def _remarks(value: dict[str, Any]) -> list[str]:
         remarks.append(
             f"{metrics['sessions']['reused']} of {metrics['sessions']['started']} sessions were "
             "played before in this run, with other text."
+        )
+    if (fit := value["fit"]) and fit["dropped_calls"]:
+        remarks.append(
+            f"{fit['dropped_sessions']} of {fit['sessions']} drawn sessions, "
+            f"{fit['dropped_calls']} calls and {_of(fit['dropped_tokens'], fit['tokens'])} of the "
+            f"drawn tokens were left out: they don't fit a context of "
+            f"{fit['context_tokens']:,} tokens (--fit {fit['policy']})."
         )
     for source, cause in list(trace["skipped"].items())[:5]:
         remarks.append(f"Skipped {source}: {cause}")

@@ -38,6 +38,7 @@ def summary_value(
         "overlong": summary.overlong,
         "after_window": summary.after_window,
         "chunk_gap_binned": summary.gaps_binned,
+        "fit": facts.get("fit"),
         "plan": manifest["plan"],
         "endpoint": manifest["endpoint"],
         "trace": {

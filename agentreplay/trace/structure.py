@@ -147,7 +147,7 @@ def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
                 and calls[last].end_s <= call.start_s + ROUNDING_S
             ):
                 after.append(last)
-        linked.append(_waiting(calls, i, after))
+        linked.append(waiting(calls, i, after))
     return tuple(linked)
 
 
@@ -168,11 +168,12 @@ def recorded_order(session: Session) -> Session:
             ended = [j for j in indices if j < i and calls[j].end_s <= call.start_s]
             if ended and ended[-1] not in after:
                 after.append(ended[-1])
-        ordered.append(_waiting(calls, i, after))
+        ordered.append(waiting(calls, i, after))
     return replace(session, calls=tuple(ordered))
 
 
-def _waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
+def waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
+    """Call *i* when it waits for the calls *after*, with the gap that was recorded after them."""
     since = max((calls[j].end_s for j in after), default=0.0)
     return replace(calls[i], after=tuple(after), gap_s=max(0.0, calls[i].start_s - since))
 

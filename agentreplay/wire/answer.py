@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from agentreplay.wire.chat import Piece, Usage, error_text
+from agentreplay.wire.api import Piece, Usage, error_text
 from agentreplay.wire.sse import Decoder, Event
 
 _DONE = b"[DONE]"

@@ -1,0 +1,84 @@
+"""Sessions as lanes draw them: read in a thread, fitted to the context, and counted. I/O."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from agentreplay.errors import TraceError
+from agentreplay.plan import Fit
+from agentreplay.trace.fit import fitted, needs
+from agentreplay.trace.load import TraceSet
+from agentreplay.trace.model import Session
+
+
+class Draws:
+    """Draw sessions of a trace set for a model with a given context.
+
+    Attributes:
+        trace: The sessions.
+        context_tokens: What prompt and answer may take together; None where it isn't known.
+        policy: What becomes of what is too long.
+    """
+
+    def __init__(self, trace: TraceSet, context_tokens: int | None, policy: Fit) -> None:
+        self.trace = trace
+        self.context_tokens = context_tokens
+        self.policy = policy
+        self._drawn: dict[int, tuple[int, int, int, bool]] = {}
+        self._looked_through_s: float | None = None
+        self._one = anyio.CapacityLimiter(1)
+
+    async def draw(self, index: int) -> Session:
+        """Read a session.
+
+        Raises:
+            TraceError: it can't be read, or nothing of it fits.
+        """
+        # In a thread, since a large file takes longer to parse than an answer should wait.
+        return await anyio.to_thread.run_sync(self._fitting, index, limiter=self._one)
+
+    async def look_through(self) -> None:
+        """Read every session, so that one that doesn't fit is known before anything is sent.
+
+        Raises:
+            TraceError: one can't be read, or does not fit.
+        """
+        began_s = time.monotonic()
+        for index in range(len(self.trace)):
+            await self.draw(index)
+        self._looked_through_s = time.monotonic() - began_s
+        self._drawn.clear()
+
+    def facts(self) -> dict[str, Any]:
+        """What was drawn and what was left out, each session counted once."""
+        drawn = self._drawn.values()
+        return {
+            "context_tokens": self.context_tokens,
+            "policy": self.policy,
+            "sessions": len(drawn),
+            "tokens": sum(tokens for tokens, _, _, _ in drawn),
+            "dropped_sessions": sum(not kept for _, _, _, kept in drawn),
+            "dropped_calls": sum(calls for _, calls, _, _ in drawn),
+            "dropped_tokens": sum(dropped for _, _, dropped, _ in drawn),
+            "looked_through_s": self._looked_through_s,
+        }
+
+    def _fitting(self, index: int) -> Session:
+        session = self.trace[index]
+        tokens = sum(map(needs, session.calls))
+        if self.context_tokens is None:
+            self._drawn[index] = tokens, 0, 0, True
+            return session
+        result = fitted(session, self.context_tokens, self.policy)
+        self._drawn[index] = tokens, result.calls, result.tokens, result.session is not None
+        if result.session is None:
+            longest = max(map(needs, session.calls))
+            raise TraceError(
+                f"{session.source}: its longest call needs {longest:,} tokens, the context of "
+                f"the model is {self.context_tokens:,} (--fit)"
+            )
+        return result.session
