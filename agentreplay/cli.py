@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -61,6 +61,34 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead 
 STRICT = click.option("--strict", is_flag=True, help="A file that can't be read is an error.")
 
 
+ADDRESSED = (
+    click.option(
+        "--api",
+        type=click.Choice(["chat", "completions", "responses", "messages"]),
+        default="chat",
+        show_default=True,
+        help="API to speak.",
+    ),
+    click.option("--model", help="Model to ask for.  [default: the first one served]"),
+    click.option(
+        "--api-key",
+        envvar=["AGENTREPLAY_API_KEY", "OPENAI_API_KEY"],
+        help="Bearer token; also from AGENTREPLAY_API_KEY or OPENAI_API_KEY. Never stored.",
+    ),
+    click.option("--header", "headers", multiple=True, help="Further header, as 'Name: value'."),
+    click.option("--body", help="Further fields of each request body, as a JSON object."),
+    click.option("--ca", help="File of certificates to trust."),
+    click.option("--insecure", is_flag=True, help="Trust any certificate."),
+)
+"""Options that say how an endpoint is spoken to."""
+
+
+def _addressed(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(ADDRESSED):
+        command = option(command)
+    return command
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="agentreplay-loadgen", prog_name="agentreplay")
 def cli() -> None:
@@ -75,6 +103,7 @@ def cli() -> None:
 
 @cli.command()
 @PATHS
+@_addressed
 @click.option(
     "--url",
     "urls",
@@ -82,22 +111,7 @@ def cli() -> None:
     help="Endpoint: host, host/v1 or full path; several share the sessions. Without: a simulated "
     "server.",
 )
-@click.option(
-    "--api",
-    type=click.Choice(["chat", "completions", "responses", "messages"]),
-    default="chat",
-    show_default=True,
-    help="API to speak.",
-)
 @click.option("--token-ids", is_flag=True, help="Send completions as token ids instead of text.")
-@click.option("--model", help="Model to ask for.  [default: the first one served]")
-@click.option(
-    "--api-key",
-    envvar=["AGENTREPLAY_API_KEY", "OPENAI_API_KEY"],
-    help="Bearer token; also from AGENTREPLAY_API_KEY or OPENAI_API_KEY. Never stored.",
-)
-@click.option("--header", "headers", multiple=True, help="Further header, as 'Name: value'.")
-@click.option("--body", help="Further fields of each request body, as a JSON object.")
 @click.option(
     "--session-header",
     default="X-Session-ID",
@@ -107,8 +121,6 @@ def cli() -> None:
 @click.option(
     "--connection-per-session", is_flag=True, help="Connections of its own for each session."
 )
-@click.option("--ca", help="File of certificates to trust.")
-@click.option("--insecure", is_flag=True, help="Trust any certificate.")
 @click.option("--no-calibrate", is_flag=True, help="Don't measure the chat template first.")
 @click.option(
     "--sim",
@@ -270,6 +282,33 @@ def run(
 
 
 @cli.command()
+@click.argument("url")
+@_addressed
+@JSON
+def probe(url: str, as_json: bool, **address: Any) -> None:
+    """Try the endpoint at URL with some thirty small requests, and say what a run can expect.
+
+    \b
+    agentreplay probe http://localhost:8000
+    """
+    import anyio
+    import orjson
+
+    from agentreplay.client.probe import probe as probed
+    from agentreplay.report.probe import probe_report, probe_value
+
+    endpoint = _endpoint(urls=(url,), **address)
+    assert endpoint is not None
+    found = anyio.run(probed, endpoint, backend_options=LOOP)
+    if as_json:
+        click.echo(orjson.dumps(probe_value(found), option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print(probe_report(found))
+    if not found.usable:
+        sys.exit(UNUSABLE)
+
+
+@cli.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @JSON
 def report(directory: Path, as_json: bool) -> None:
@@ -411,16 +450,16 @@ def _endpoint(
     *,
     urls: tuple[str, ...],
     api: str,
-    token_ids: bool,
     model: str | None,
     api_key: str | None,
     headers: tuple[str, ...],
     body: str | None,
-    session_header: str,
-    connection_per_session: bool,
     ca: str | None,
     insecure: bool,
-    calibrate: bool,
+    token_ids: bool = False,
+    session_header: str = "none",
+    connection_per_session: bool = False,
+    calibrate: bool = True,
 ) -> Endpoint | None:
     import orjson
 

@@ -18,8 +18,9 @@ import anyio
 import anyio.to_thread
 
 from agentreplay.client.calibrate import Calibration, calibrate
-from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_client
+from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_client, shown
 from agentreplay.client.health import LoopWatch
+from agentreplay.client.server_metrics import CacheCounters, cache_counters
 from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.errors import TraceError
 from agentreplay.metrics.record import Record
@@ -125,21 +126,27 @@ async def run_plan(
             ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
             health: ClientHealth | None = None
             draws: Draws | None = None
+            cache: CacheCounters | None = None
             with signals.scope:
                 if endpoint is None:
                     url = await stack.enter_async_context(embedded(profile))
                     endpoint = Endpoint((api_url(url),))
-                manifest["endpoint"]["urls"] = endpoint.urls
+                manifest["endpoint"]["urls"] = list(map(shown, endpoint.urls))
                 known = await _prepare(endpoint)
                 manifest["endpoint"] = _described(endpoint, known)
                 writer.describe(manifest)
                 draws = Draws(trace, plan.context_tokens or known.context_tokens, plan.fit)
                 if plan.fit == "fail":
                     await draws.look_through()
+                async with open_client(endpoint, time.monotonic_ns) as client:
+                    before = await cache_counters(client, endpoint)
                 with show(manifest["endpoint"]) if show else nullcontext() as view:
                     ending, health = await _replay(
                         draws, plan, endpoint, known, writer, signals, view
                     )
+                async with open_client(endpoint, time.monotonic_ns) as client:
+                    after = await cache_counters(client, endpoint)
+                cache = after.since(before) if after and before else None
             while not hashed and signals.first is None:
                 await anyio.sleep(0.01)
             facts = {
@@ -147,6 +154,7 @@ async def run_plan(
                 "skipped": trace.skipped,
                 "notes": {path: dict(notes) for path, notes in trace.notes.items()},
                 "fit": draws.facts() if draws else None,
+                "server_cache": asdict(cache) | {"share": cache.share} if cache else None,
             }
             writer.end(ending, health, facts)
             beside.cancel_scope.cancel()
@@ -250,7 +258,7 @@ def _described(endpoint: Endpoint, known: Calibration) -> dict[str, Any]:
     """What is kept of an endpoint: no key, and of headers only the names."""
     dialect = known.dialect
     return {
-        "urls": endpoint.urls,
+        "urls": list(map(shown, endpoint.urls)),
         "api": endpoint.api.name,
         "model": dialect.model,
         "fields": dialect.fields,

@@ -146,7 +146,7 @@ def test_body() -> None:
     """The input is the list of the messages, roles and all, in a streaming request."""
     made = responses.body("m", (SYSTEM, USER, ASSISTANT), {"max_output_tokens": 9})
     assert json.loads(made) == {
-        "input": [json.loads(each) for each in (SYSTEM, USER, ASSISTANT)],
+        "input": [{"type": "message"} | json.loads(each) for each in (SYSTEM, USER, ASSISTANT)],
         "model": "m",
         "stream": True,
         "max_output_tokens": 9,
@@ -154,10 +154,9 @@ def test_body() -> None:
 
 
 def test_the_bytes_of_messages_are_sent_as_they_are() -> None:
-    """Messages are joined by commas and never encoded again."""
-    assert b",".join((SYSTEM, USER, ASSISTANT)) in responses.body(
-        "m", (SYSTEM, USER, ASSISTANT), {}
-    )
+    """Messages get their type in front, and are never encoded again."""
+    typed = [b'{"type":"message",' + each[1:] for each in (SYSTEM, USER, ASSISTANT)]
+    assert b",".join(typed) in responses.body("m", (SYSTEM, USER, ASSISTANT), {})
 
 
 def test_fields_override() -> None:

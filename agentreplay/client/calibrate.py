@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import anyio
 import httpx
@@ -88,8 +89,7 @@ async def _ask_models(
     Not every server has a list; that nobody answers at all is a failure.
     """
     try:
-        response = await client.get(beside(endpoint.urls[0], "/models"), timeout=CONNECT_S)
-        models = {str(model["id"]): model for model in response.json()["data"]}
+        models, simulated = await served_models(endpoint.urls[0], client)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         return replace(known, failure=transport_failure(error))
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
@@ -102,9 +102,22 @@ async def _ask_models(
     return replace(
         known,
         dialect=replace(known.dialect, model=name),
-        simulated=response.headers.get(SIMULATED_HEADER),
+        simulated=simulated,
         context_tokens=length if isinstance(length, int) else None,
     )
+
+
+async def served_models(
+    url: str, client: httpx.AsyncClient
+) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """The list of models beside an API, by name, and the profile of a simulated server.
+
+    Raises:
+        httpx.HTTPError, ValueError, KeyError, TypeError: there is no such list.
+    """
+    response = await client.get(beside(url, "/models"), timeout=CONNECT_S)
+    models = {str(model["id"]): model for model in response.json()["data"]}
+    return models, response.headers.get(SIMULATED_HEADER)
 
 
 async def _llamacpp_context(endpoint: Endpoint, client: httpx.AsyncClient) -> object:
@@ -188,8 +201,14 @@ async def _one_token(
     roles: tuple[Role, ...],
     counts: tuple[int, ...],
 ) -> Record:
-    isl = sum(counts)
-    request = Request(
+    request = lone_request(clock(), sum(counts), 1)
+    body = dialect.body(known_words(dialect.template.form, roles, counts, clock()), 1)
+    return await exchange(stream, dialect.api, request, body, clock, lambda record: None)
+
+
+def lone_request(due_ns: int, isl: int, osl: int) -> Request:
+    """A request that belongs to no recorded session."""
+    return Request(
         lane=0,
         visit=0,
         session="calibration",
@@ -197,9 +216,9 @@ async def _one_token(
         call=0,
         calls=1,
         agent="",
-        due_ns=clock(),
+        due_ns=due_ns,
         isl=isl,
-        osl=1,
+        osl=osl,
         overlong=0,
         block=1,
         shared=0,
@@ -207,5 +226,3 @@ async def _one_token(
         recorded_s=None,
         gap_cut_s=0.0,
     )
-    body = dialect.body(known_words(dialect.template.form, roles, counts, clock()), 1)
-    return await exchange(stream, dialect.api, request, body, clock, lambda record: None)

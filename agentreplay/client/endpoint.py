@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -30,6 +30,9 @@ BODY_BYTES = 65_536
 
 ANTHROPIC_VERSION = "2023-06-01"
 """The messages API is asked for with the version of its form."""
+
+SECRET_WORDS = ("key", "token", "secret", "sig", "pass", "auth", "code")
+MASK = "***"
 
 SESSION_HEADER = "X-Session-ID"
 REQUEST_HEADER = "X-Request-ID"
@@ -91,6 +94,21 @@ def beside(url: str, path: str) -> str:
     """An address below the same base as the full address *url* of an API."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc, _base(parts.path) + path, parts.query, ""))
+
+
+def shown(url: str) -> str:
+    """An address without the user's name, password and keys in it, for people and files."""
+    parts = urlsplit(url)
+    query = parts.query
+    for name, value in parse_qsl(query):
+        if is_secret(name):
+            query = query.replace(value, MASK)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
+
+
+def is_secret(name: str) -> bool:
+    """Whether what goes by this name should not be told."""
+    return any(word in name.lower() for word in SECRET_WORDS)
 
 
 def _base(path: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentreplay.metrics.distribution import Distribution, distribution
+from agentreplay.metrics.fidelity import Found
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.window import Window
 
@@ -60,6 +61,7 @@ class Collector:
         lane_spans: When answers were streaming in the window, by lane.
         flights: From when to when each request was under way.
         gaps: Pooled gaps between chunks.
+        found: What the server found of each prompt, where it says so.
         cut_s: Seconds by which waits were cut.
         run_first_ns: When the first successful measured request was sent.
         run_last_ns: When the last of them ended.
@@ -76,6 +78,7 @@ class Collector:
         self.lane_spans: dict[int, list[tuple[int, int]]] = {}
         self.flights: list[tuple[int, int]] = []
         self.gaps = _Gaps()
+        self.found: list[Found] = []
         self.cut_s = 0.0
         self.run_first_ns: int | None = None
         self.run_last_ns = 0
@@ -158,6 +161,18 @@ class Collector:
             self._keep("isl_error", abs(record.isl - request.isl) / request.isl)
             self._keep("isl_bias", (record.isl - request.isl) / request.isl)
             if record.cached is not None:
+                self.found.append(
+                    Found(
+                        record.sent_ns,
+                        first,
+                        (request.lane, request.visit),
+                        request.session,
+                        request.call,
+                        request.block,
+                        request.reuse,
+                        record.cached,
+                    )
+                )
                 self.counts["cached"] += record.cached
                 self.counts["cached_isl"] += record.isl
                 self.counts["cached_reuse"] += request.reuse

@@ -16,6 +16,7 @@ from agentreplay.metrics.distribution import (
     rates,
     rates_from_times,
 )
+from agentreplay.metrics.fidelity import Shortfalls, shortfalls
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.verdict import Limits, Verdict, judge
 from agentreplay.metrics.window import Ending, Window, window
@@ -64,6 +65,8 @@ class Summary:
         after_window: Measured requests that were sent after the window had closed.
         gaps_binned: Gaps between chunks were too many to be kept apart: `chunk_gap` is from bins
             of 1 %.
+        shortfalls: Where the server's cache fell short of the prediction; None where it doesn't
+            report cached tokens.
     """
 
     verdict: Verdict
@@ -75,6 +78,7 @@ class Summary:
     overlong: int
     after_window: int
     gaps_binned: bool
+    shortfalls: Shortfalls | None
 
 
 def summarize(
@@ -114,6 +118,7 @@ def summarize(
         overlong=sums.counts["overlong"],
         after_window=sums.counts["after_window"],
         gaps_binned=sums.gaps.binned,
+        shortfalls=shortfalls(sums.found) if sums.found else None,
     )
 
 

@@ -61,6 +61,8 @@ def report(value: dict[str, Any]) -> RenderableType:
     parts += [_main_figures(value), Text(""), _verdict(value), Text("")]
     if value["metrics"]["requests"]["succeeded"]:
         parts += [_details(value), Text("")]
+    if value["shortfalls"] and value["shortfalls"]["short"]:
+        parts += [_shortfalls(value["shortfalls"]), Text("")]
     parts += [Text(note, style="dim") for note in _remarks(value)]
     return Group(*parts)
 
@@ -123,7 +125,7 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
             as_duration(ttft["p50"]),
             f"median; P95 {as_duration(ttft['p95'])}, P99 {as_duration(ttft['p99'])}",
         ),
-        ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse)),
+        ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse, value["server_cache"])),
     ]
     rows = [row if row[1] != ABSENT else (row[0], ABSENT, "not measured") for row in rows]
     rows += [
@@ -150,7 +152,9 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
     return table
 
 
-def _reuse(reuse: dict[str, float | None]) -> str:
+def _reuse(reuse: dict[str, float | None], counted: dict[str, float] | None) -> str:
+    if reuse["server"] is None and counted:
+        return f"possible; by its metrics the server found {as_percent(counted['share'])}"
     if reuse["server"] is None:
         return "possible; the server does not report cached tokens"
     return (
@@ -179,6 +183,26 @@ def _details(value: dict[str, Any]) -> RenderableType:
             if metrics[name]["n"]:
                 cells = [show(metrics[name][column]) for column in _COLUMNS[1:]]
                 table.add_row(title, f"{metrics[name]['n']:,}", *cells)
+    return table
+
+
+def _shortfalls(short: dict[str, Any]) -> RenderableType:
+    title = (
+        f"Of {short['short']} of {short['calls']} prompts the server found less than it could "
+        "have; the first:"
+    )
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1))
+    for column in ("session", "call", "could", "found"):
+        table.add_column(column, justify="left" if column == "session" else "right")
+    table.add_column("likely because")
+    for each in short["first"]:
+        table.add_row(
+            escape(each["session"]),
+            str(each["call"]),
+            f"{each['reuse']:,}",
+            f"{each['cached']:,}",
+            each["reason"],
+        )
     return table
 
 

@@ -34,11 +34,13 @@ def summary_value(
         "window": {"open_s": window.open_ns / 1e9, "seconds": window.seconds},
         "ended": ending.reason if ending else None,
         "failures": [asdict(group) for group in summary.failures],
+        "shortfalls": asdict(summary.shortfalls) if summary.shortfalls else None,
         "gaps": {"cut": summary.gaps_cut, "cut_s": summary.gaps_cut_s},
         "overlong": summary.overlong,
         "after_window": summary.after_window,
         "chunk_gap_binned": summary.gaps_binned,
         "fit": facts.get("fit"),
+        "server_cache": facts.get("server_cache"),
         "plan": manifest["plan"],
         "endpoint": manifest["endpoint"],
         "trace": {

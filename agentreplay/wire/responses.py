@@ -29,9 +29,17 @@ _ENDS = ("response.completed", "response.incomplete", _FAILED)
 
 
 def body(model: str, messages: Sequence[bytes], fields: Mapping[str, Any]) -> bytes:
-    """A streaming request; *fields* override what stands beside the input."""
+    """A streaming request; *fields* override what stands beside the input.
+
+    Items without a type may be messages, but not every server takes an assistant's for one.
+    """
     rest = {"model": model, "stream": True, **fields}
-    return b"".join((b'{"input":[', b",".join(messages), b"],", orjson.dumps(rest)[1:]))
+    parts: list[bytes | memoryview] = []
+    for message in messages:
+        parts += (b',{"type":"message",', memoryview(message)[1:])
+    if parts:
+        parts[0] = b'{"type":"message",'
+    return b"".join((b'{"input":[', *parts, b"],", orjson.dumps(rest)[1:]))
 
 
 def piece(event: Mapping[str, Any]) -> Piece:

@@ -1,0 +1,66 @@
+"""What a server's own counters say of its prefix cache, for servers whose usage does not. I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentreplay.client.endpoint import CONNECT_S, Endpoint
+
+_COUNTERS = (
+    ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits"),
+    ("llamacpp:prompt_tokens", "llamacpp:prompt_tokens_cached"),
+    ("sglang:prompt_tokens", "sglang:cached_tokens"),
+)
+"""Tokens that were looked up, and tokens that were found, by server."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounters:
+    """Prompt tokens that a server has looked up in its cache, and found there, since it started."""
+
+    looked_up: float
+    found: float
+
+    def since(self, before: CacheCounters) -> CacheCounters:
+        """What came between two readings."""
+        return CacheCounters(self.looked_up - before.looked_up, self.found - before.found)
+
+    @property
+    def share(self) -> float | None:
+        """Found / looked up; None where nothing was."""
+        return self.found / self.looked_up if self.looked_up > 0 else None
+
+
+async def cache_counters(client: httpx.AsyncClient, endpoint: Endpoint) -> CacheCounters | None:
+    """Read the counters from /metrics of every address; None where one has none that is known."""
+    total = CacheCounters(0.0, 0.0)
+    for url in endpoint.urls:
+        try:
+            response = await client.get(httpx.URL(url).join("/metrics"), timeout=CONNECT_S)
+            read = counters(response.text) if response.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            return None
+        if read is None:
+            return None
+        total = CacheCounters(total.looked_up + read.looked_up, total.found + read.found)
+    return total
+
+
+def counters(text: str) -> CacheCounters | None:
+    """The counters in a page of Prometheus metrics, summed over their labels.
+
+    Raises:
+        ValueError: it is no such page.
+    """
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name.removesuffix("_total")
+            sums[name] = sums.get(name, 0.0) + sample.value
+    for looked_up, found in _COUNTERS:
+        if looked_up in sums and found in sums:
+            return CacheCounters(sums[looked_up], sums[found])
+    return None
