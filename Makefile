@@ -7,7 +7,7 @@ DEMO_FAILED := import json, sys; \
 	reasons = json.load(open('runs/demo/summary.json'))['verdict']['reasons']; \
 	sys.exit([reason['id'] for reason in reasons] != ['client_limited'])
 
-.PHONY: demo test check clean
+.PHONY: demo test test-vllm check bench clean
 
 demo: $(VENV)/installed  ## replay the bundled traces against the simulated server for 20 s
 	@rm -rf runs/demo
@@ -16,6 +16,12 @@ demo: $(VENV)/installed  ## replay the bundled traces against the simulated serv
 
 test: $(VENV)/installed-dev  ## every test
 	$(BIN)/python -m pytest
+
+test-vllm: $(VENV)/installed-dev  ## the tests against real vLLM on the CPU, which it installs
+	AGENTREPLAY_VLLM=1 $(BIN)/python -m pytest tests/test_vllm.py
+
+bench: $(VENV)/installed-dev  ## what our own code costs, beside what it can't cost less than
+	$(BIN)/python tests/bench/body.py
 
 check: $(VENV)/installed-dev  ## style and types
 	$(BIN)/ruff format --check .

@@ -113,6 +113,11 @@ def cli() -> None:
 )
 @click.option("--token-ids", is_flag=True, help="Send completions as token ids instead of text.")
 @click.option(
+    "--tool-messages",
+    is_flag=True,
+    help="Send what follows an assistant's turn as the result of a tool call.",
+)
+@click.option(
     "--session-header",
     default="X-Session-ID",
     show_default=True,
@@ -189,6 +194,13 @@ def cli() -> None:
     help="How long answers may still take after the end.",
 )
 @click.option(
+    "--history",
+    type=click.Choice(["recorded", "live"]),
+    default="recorded",
+    show_default=True,
+    help="Assistant turns as recorded, or the server's own answers.",
+)
+@click.option(
     "--fit",
     type=click.Choice(["drop-session", "drop-calls", "fail"]),
     default="drop-session",
@@ -225,6 +237,7 @@ def run(
     speed: float,
     max_gap: float | None,
     drain: float,
+    history: str,
     fit: str,
     context: int | None,
     seed: int,
@@ -248,6 +261,10 @@ def run(
 
     endpoint = _endpoint(**address, calibrate=not no_calibrate)
     limits = _limits(allow)
+    if history == "live" and address["api"] != "chat":
+        raise AgentReplayError("--history live needs --api chat: it is spoken by that API only")
+    if history == "live" and address["tool_messages"]:
+        raise AgentReplayError("--history live and --tool-messages exclude each other")
     trace = load(*paths, strict=strict)
     unlimited = sessions is None and requests is None
     plan = _plan(
@@ -262,6 +279,7 @@ def run(
         speed=speed,
         max_gap_s=max_gap,
         drain_s=drain,
+        history=history,
         fit=fit,
         context_tokens=context,
         seed=seed,
@@ -457,6 +475,7 @@ def _endpoint(
     ca: str | None,
     insecure: bool,
     token_ids: bool = False,
+    tool_messages: bool = False,
     session_header: str = "none",
     connection_per_session: bool = False,
     calibrate: bool = True,
@@ -481,6 +500,8 @@ def _endpoint(
             raise AgentReplayError("--body must be a JSON object, as '{\"temperature\": 0}'")
     if token_ids and api != "completions":
         raise AgentReplayError("--token-ids needs --api completions: other APIs take text only")
+    if tool_messages and api != "chat":
+        raise AgentReplayError("--tool-messages needs --api chat: other APIs have other forms")
     if not urls:
         if model or pairs or fields or api != "chat":
             raise AgentReplayError("--api, --model, --header and --body need --url")
@@ -494,6 +515,7 @@ def _endpoint(
         fields=fields,
         calibrate=calibrate,
         token_ids=token_ids,
+        tool_messages=tool_messages,
         session_header=None if session_header == "none" else session_header,
         connection_per_session=connection_per_session,
         ca=ca,

@@ -15,6 +15,7 @@ import numpy as np
 
 Timing = Literal["think", "recorded", "none"]
 Order = Literal["causal", "recorded"]
+History = Literal["recorded", "live"]
 Fit = Literal["drop-session", "drop-calls", "fail"]
 
 
@@ -36,6 +37,7 @@ class Plan:
         max_gap_s: Longest gap that is waited with timing `think`; None for no limit.
         drain_s: How long answers in flight at the end may still take.
         arrivals: Each lane plays one session, from the session's own recorded arrival on.
+        history: Whether assistant turns are sent as recorded, or as the server answered.
         fit: What becomes of sessions that are too long for the model's context: they are left
             out, or their calls that are too long, or the run fails before it sends anything.
         context_tokens: The context, where the server doesn't say it.
@@ -55,6 +57,7 @@ class Plan:
     max_gap_s: float | None = 10.0
     drain_s: float = 30.0
     arrivals: bool = False
+    history: History = "recorded"
     fit: Fit = "drop-session"
     context_tokens: int | None = None
     seed: int = 42

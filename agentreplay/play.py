@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentreplay import plan as planning
-from agentreplay.metrics.record import Request
+from agentreplay.metrics.record import Record, Request
 from agentreplay.plan import Plan, Visit
-from agentreplay.prompt.messages import Conversation, Template
+from agentreplay.prompt.live import LiveConversation, LivePrompt, Served
+from agentreplay.prompt.messages import Conversation, Prompt, Template
 from agentreplay.prompt.words import mix
 from agentreplay.trace.model import Session
 from agentreplay.trace.prefix import Ledger, shared_by_plays
 from agentreplay.trace.structure import recorded_order
 from agentreplay.wire import chat
 from agentreplay.wire.api import Api
+from agentreplay.wire.turn import served_turn
 
 _SYSTEM, _VISIT = 1, 2  # what a key of text is for
 
@@ -96,13 +98,14 @@ class Play:
         for i, call in enumerate(calls):
             for j in call.after:
                 self._followers[j].append(i)
-        self._conversation = Conversation(
+        conversation = LiveConversation if plan.history == "live" else Conversation
+        self._conversation: LiveConversation | Conversation = conversation(
             session,
             dialect.template,
             session_key=mix(plan.salt, _SYSTEM, visit.session),
             visit_key=mix(plan.salt, _VISIT, visit.place),
         )
-        self._overlong: dict[int, int] = {}
+        self._made: dict[int, LivePrompt | Prompt] = {}
         self._own = Ledger(calls, session.block_size)
         self._common = shared_by_plays(session)
         self.shared = shared or Ledger(calls, session.block_size)
@@ -128,10 +131,16 @@ class Play:
 
     def body(self, i: int) -> bytes:
         """The bytes of call *i*; to be asked for once."""
-        prompt = self._conversation.prompt(i)
-        self._overlong[i] = prompt.overlong
+        prompt = self._made[i] = self._conversation.prompt(i)
         max_tokens = max(1, self._session.calls[i].osl)
         return self._dialect.body(prompt.messages, max_tokens)
+
+    def answered(self, i: int, record: Record, payloads: Sequence[bytes]) -> None:
+        """Note the successful answer to call *i*, which goes back in a live history."""
+        if isinstance(self._conversation, LiveConversation):
+            isl = record.isl if record.isl is not None else self._session.calls[i].isl
+            served = Served(served_turn(payloads), isl, record.osl or 0)
+            self._conversation.answered(i, served)
 
     def request(self, i: int) -> Request:
         """Call *i*, whose body was made, as it is about to be sent.
@@ -139,7 +148,11 @@ class Play:
         To be asked for in the order of sending: it notes what the server has seen by then.
         """
         call, session, plan = self._session.calls[i], self._session, self._plan
+        made, history = self._made.pop(i), "recorded"
         seen = max(self._own.seen(i), self.shared.seen(i, self._common[i]))
+        if isinstance(made, LivePrompt):
+            history = "live" if made.live else "substituted" if made.substituted else history
+            seen = seen if made.seen is None else made.seen
         self._own.add(i)
         self.shared.add(i, self._common[i])
         cut_s = 0.0
@@ -156,10 +169,11 @@ class Play:
             due_ns=self.due_ns(i),
             isl=call.isl,
             osl=call.osl,
-            overlong=self._overlong.pop(i),
+            overlong=made.overlong,
             block=session.block_size,
             shared=call.shared,
             reuse=seen,
+            history=history,
             recorded_s=call.end_s - call.start_s if call.timed else None,
             gap_cut_s=cut_s,
         )

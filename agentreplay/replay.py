@@ -203,6 +203,7 @@ class Replay:
     async def _send(self, play: Play, i: int, body: bytes) -> bool:
         """Send one call; whether it succeeded."""
         self.in_flight += 1
+        kept: list[bytes] | None = [] if self.plan.history == "live" else None
         try:
             record = await exchange(
                 self._stream,
@@ -211,11 +212,14 @@ class Replay:
                 body,
                 self._clock,
                 self._on_record,
+                kept,
             )
         finally:
             self.in_flight -= 1
         if record.error is None:
             self._succeeded += 1
+            if kept is not None:
+                play.answered(i, record, kept)
             return True
         self._failed += 1
         late = self._clock() >= NO_SUCCESS_S * 1e9

@@ -13,7 +13,7 @@ import pytest
 from scripted import MODEL, Answer, Request, ScriptedServer, c, done, fin, role, usage
 
 from agentreplay.client.calibrate import SIMULATED_HEADER, Calibration, calibrate
-from agentreplay.client.endpoint import Endpoint, api_url, open_client
+from agentreplay.client.endpoint import APIS, Endpoint, api_url, open_client
 from agentreplay.prompt.messages import Template
 from agentreplay.sim import virtual
 
@@ -372,3 +372,66 @@ def test_refused_connection_is_told() -> None:
         assert found.failure.kind == "connect"
 
     run(main)
+
+
+def test_tools_are_measured() -> None:
+    """What a list of tools adds is told apart from what a prompt and a pair cost."""
+
+    def serve(request: Request) -> Answer:
+        body = json.loads(request.body)
+        words = sum(len(message["content"].split()) for message in body["messages"])
+        isl = words + 5 * len(body["messages"]) + 3
+        isl += 123 if "tools" in body else 0
+        isl += sum(19 for message in body["messages"] if "tool_calls" in message)
+        return streamed(isl)
+
+    found, server = calibrated(serve, tool_messages=True)
+    assert found.dialect.template == Template(prompt=8, system=5, pair=29, head=123, tools=True)
+    assert found.dialect.fields["tools"]
+    assert found.dialect.fields["tool_choice"] == "none"
+    pair = next(body for body in bodies(server) if len(body["messages"]) == 3)
+    assert [message["role"] for message in pair["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_completions_are_measured_by_two_requests() -> None:
+    """Without roles there is only what is added to a prompt, and what a word costs."""
+
+    def serve(request: Request) -> Answer:
+        prompt = json.loads(request.body)["prompt"]
+        return streamed(1 + (len(prompt) if isinstance(prompt, list) else len(prompt.split())))
+
+    for token_ids in (False, True):
+        found, server = calibrated(serve, api=APIS["completions"], token_ids=token_ids)
+        assert found.dialect.template.prompt == 1
+        assert found.dialect.template.tokens_per_word == 1.0
+        assert len(bodies(server)) == 2
+
+
+def test_min_tokens_stands_in_for_a_refused_ignore_eos() -> None:
+    """Where ignore_eos is refused and min_tokens is not, it forces the output's length."""
+
+    def serve(request: Request) -> Answer:
+        if b"ignore_eos" in request.body:
+            return refused(400, "unknown field ignore_eos")
+        return like_qwen(request)
+
+    found, _ = calibrated(serve)
+    assert found.dialect.min_tokens
+    assert found.dialect.forces_output
+    body = json.loads(found.dialect.body([b'{"role":"user","content":"x"}'], 77))
+    assert (body["max_tokens"], body["min_tokens"]) == (77, 77)
+
+
+def test_the_newer_name_of_the_limit_is_used_where_the_old_one_is_refused() -> None:
+    """A server that refuses max_tokens is asked with max_completion_tokens."""
+
+    def serve(request: Request) -> Answer:
+        if b'"max_tokens"' in request.body:
+            return refused(400, "max_tokens is not supported, use max_completion_tokens")
+        return like_qwen(request)
+
+    found, _ = calibrated(serve)
+    assert found.failure is None
+    body = json.loads(found.dialect.body([b'{"role":"user","content":"x"}'], 77))
+    assert body["max_completion_tokens"] == 77
+    assert "max_tokens" not in body

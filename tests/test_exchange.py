@@ -64,6 +64,7 @@ def request() -> Request:
         block=64,
         shared=0,
         reuse=0,
+        history="recorded",
         recorded_s=None,
         gap_cut_s=0.0,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
@@ -481,3 +483,34 @@ def test_words_of_another_length_share_what_was_recorded(per_word: float) -> Non
     )
     assert common(first, second) >= 640 / per_word - 1
     assert common(second, third) >= 1280 / per_word - 2
+
+
+WITH_TOOLS = Template(prompt=8, system=1, pair=29, head=123, tools=True)
+
+
+def test_tool_results_answer_the_calls_before_them() -> None:
+    """Each assistant's turn makes one call, and the next message is the result of that call."""
+    for made in prompts(TREE, WITH_TOOLS):
+        messages = [json.loads(message) for message in made.messages]
+        for before, after in itertools.pairwise(messages):
+            if before["role"] != "assistant":
+                assert "tool_calls" not in before
+                continue
+            (made_call,) = before["tool_calls"]
+            assert after["role"] == "tool"
+            assert after["tool_call_id"] == made_call["id"]
+            assert json.loads(made_call["function"]["arguments"]) == {}
+        ids = [call["id"] for each in messages for call in each.get("tool_calls", ())]
+        assert len(set(ids)) == len(ids)
+        assert all(re.fullmatch("[a-z0-9]{9}", name) for name in ids)
+
+
+def test_the_list_of_tools_is_paid_by_the_first_message() -> None:
+    """With tools a prompt is as long as recorded, and its shared part stays the same bytes."""
+    made = prompts(TREE, WITH_TOOLS)
+    for each, recorded in zip(made, TREE.calls, strict=True):
+        messages = [json.loads(message) for message in each.messages]
+        words = sum(len(message["content"].split()) for message in messages)
+        pairs = sum(message["role"] == "assistant" for message in messages)
+        assert words + 123 + 8 + 29 * pairs == recorded.isl
+    assert made[2].messages[: len(made[1].messages) - 1] == made[1].messages[:-1]

@@ -47,6 +47,7 @@ REQUEST = Request(
     block=16,
     shared=0,
     reuse=0,
+    history="recorded",
     recorded_s=None,
     gap_cut_s=0.0,
 )

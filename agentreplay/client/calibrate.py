@@ -18,7 +18,7 @@ from agentreplay.client.exchange import exchange, transport_failure
 from agentreplay.client.stream import Stream
 from agentreplay.metrics.record import Failure, Record, Request
 from agentreplay.play import Dialect
-from agentreplay.prompt.messages import Form, Role, Template, known_words
+from agentreplay.prompt.messages import TOOLS, Form, Role, Template, known_words
 from agentreplay.wire import completions
 
 LONGEST_S = 30.0
@@ -30,6 +30,9 @@ REFUSED = (400, 422)
 """How servers answer fields that they don't know."""
 
 SHORT_WORDS, LONG_WORDS = 20, 220
+
+TOOL_FIELDS: dict[str, Any] = {"tools": TOOLS, "tool_choice": "none"}
+"""What goes with tool messages. The answer is text all the same: its length is what counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,10 @@ async def calibrate(
     )
     with anyio.move_on_after(LONGEST_S):
         known = await _ask_models(endpoint, client, known)
+        if endpoint.tool_messages:
+            fields = {**known.dialect.fields, **TOOL_FIELDS}
+            template = replace(known.dialect.template, tools=True)
+            known = replace(known, dialect=replace(known.dialect, fields=fields, template=template))
         if known.failure or not endpoint.calibrate:
             return known
         stream = http_stream(client, endpoint, clock, f"calibration-{clock()}")
@@ -140,7 +147,8 @@ async def _accepted(
 
     for limit in endpoint.api.limits:
         for optional in endpoint.api.optional:
-            fields = {**optional, **endpoint.fields}
+            tools = TOOL_FIELDS if endpoint.tool_messages else {}
+            fields = {**optional, **tools, **endpoint.fields}
             dialect = replace(known.dialect, fields=fields, limit=limit)
             record, taken = await ask(dialect)
             if taken and "ignore_eos" not in fields:
@@ -163,10 +171,16 @@ async def _measure(
     if template.form == "messages":
         asked["system"] = ("system", "user"), (SHORT_WORDS,) * 2
         asked["pair"] = ("user", "assistant", "user"), (SHORT_WORDS,) * 3
+    if template.tools:
+        asked["bare"] = ("user",), (SHORT_WORDS,)
     records: dict[str, Record] = {}
 
     async def ask(name: str, roles: tuple[Role, ...], counts: tuple[int, ...]) -> None:
-        records[name] = await _one_token(stream, clock, known.dialect, roles, counts)
+        dialect = known.dialect
+        if name == "bare":
+            fields = {k: v for k, v in dialect.fields.items() if k not in TOOL_FIELDS}
+            dialect = replace(dialect, fields=fields)
+        records[name] = await _one_token(stream, clock, dialect, roles, counts)
 
     async with anyio.create_task_group() as group:
         for name, (roles, counts) in asked.items():
@@ -182,7 +196,13 @@ async def _measure(
         what = Failure("bad_stream", 200, "the server counts a longer prompt as no longer")
         return replace(known, failure=what)
     words = slope * SHORT_WORDS
-    template = replace(template, tokens_per_word=slope, prompt=round(first.isl - words))
+    bare = isl.get("bare", first.isl)
+    template = replace(
+        template,
+        tokens_per_word=slope,
+        prompt=round(bare - words),
+        head=first.isl - bare,
+    )
     if system is not None:
         if system.isl is not None:
             template = replace(template, system=round(system.isl - first.isl - words))
@@ -202,7 +222,9 @@ async def _one_token(
     counts: tuple[int, ...],
 ) -> Record:
     request = lone_request(clock(), sum(counts), 1)
-    body = dialect.body(known_words(dialect.template.form, roles, counts, clock()), 1)
+    template = dialect.template
+    messages = known_words(template.form, roles, counts, clock(), tools=template.tools)
+    body = dialect.body(messages, 1)
     return await exchange(stream, dialect.api, request, body, clock, lambda record: None)
 
 
@@ -223,6 +245,7 @@ def lone_request(due_ns: int, isl: int, osl: int) -> Request:
         block=1,
         shared=0,
         reuse=0,
+        history="recorded",
         recorded_s=None,
         gap_cut_s=0.0,
     )

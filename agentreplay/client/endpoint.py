@@ -51,6 +51,7 @@ class Endpoint:
         fields: Further fields of every body.
         calibrate: Whether to measure the chat template first.
         token_ids: Completions are asked for by token ids instead of text.
+        tool_messages: What follows an assistant's turn is sent as the result of a tool call.
         session_header: Header that names the play of a session to routers; None for none.
         connection_per_session: Each play of a session has connections of its own.
         ca: File of certificates to trust; None for the system's.
@@ -65,6 +66,7 @@ class Endpoint:
     fields: Mapping[str, Any] = field(default_factory=dict)
     calibrate: bool = True
     token_ids: bool = False
+    tool_messages: bool = False
     session_header: str | None = SESSION_HEADER
     connection_per_session: bool = False
     ca: str | None = None

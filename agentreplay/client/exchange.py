@@ -27,9 +27,13 @@ async def exchange(
     body: bytes,
     clock: Callable[[], int],
     on_record: Callable[[Record], None],
+    kept: list[bytes] | None = None,
 ) -> Record:
-    """Send *body* as *request* by *api* and hand over the Record; when cancelled, as that."""
-    answer = Answer(api.piece)
+    """Send *body* as *request* by *api* and hand over the Record; when cancelled, as that.
+
+    *kept* takes the data of every event, where the answer is needed again.
+    """
+    answer = Answer(api.piece, kept)
     reply: Reply | None = None
     failure: Failure | None = None
     sent_ns = clock()

@@ -13,6 +13,8 @@ TICK_NS = 5_000_000
 LATE_NS = 10_000_000
 """A tick that comes later than this is late."""
 
+FEWEST_TICKS = 200
+
 
 class LoopWatch:
     """Ticks every 5 ms and counts how often the loop came too late. `run` it beside a replay.
@@ -46,7 +48,7 @@ class LoopWatch:
         """How it went from the making of the watch until now."""
         wall_s = max(1, self._clock() - self._began_ns) / 1e9
         return ClientHealth(
-            loop_late_share=self._late / max(1, self._ticks),
+            loop_late_share=self._late / self._ticks if self._ticks >= FEWEST_TICKS else None,
             loop_late_max_s=self._longest_ns / 1e9,
             cpu_share=((time.process_time() - self._cpu_s) / wall_s,),
         )

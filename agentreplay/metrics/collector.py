@@ -109,6 +109,7 @@ class Collector:
         self.counts["gaps_cut"] += request.gap_cut_s > 0
         self.cut_s += request.gap_cut_s
         self.counts["overlong"] += request.overlong > 0
+        self.counts[request.history] += 1
         if error is not None:
             if failed:
                 self.errors[error.kind] += 1
@@ -171,6 +172,7 @@ class Collector:
                         request.block,
                         request.reuse,
                         record.cached,
+                        request.history == "live",
                     )
                 )
                 self.counts["cached"] += record.cached

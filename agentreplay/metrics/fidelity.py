@@ -26,6 +26,7 @@ class Found(NamedTuple):
         block: Tokens a block of the recording.
         reuse: Tokens that it could have found.
         cached: Tokens that it did find.
+        live: Its last assistant's turn is the server's own answer.
     """
 
     sent_ns: int
@@ -36,6 +37,7 @@ class Found(NamedTuple):
     block: int
     reuse: int
     cached: int
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ def _reason(each: Found, found: Sequence[Found], short: Sequence[Found]) -> str:
         for other in found
     ):
         return "sent while another prompt of the session was still being computed"
+    if each.live:
+        return "its own answer reads as other tokens when it comes back, or was evicted"
     if each.cached == 0:
         return "nothing found: evicted, or sent to another server"
     again = sum(other.play == each.play and other.cached == each.cached for other in short)

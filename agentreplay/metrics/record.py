@@ -29,6 +29,8 @@ class Request:
         block: Tokens a block of the recorded session.
         shared: Leading tokens shared with an earlier call of the recorded session.
         reuse: Leading tokens that were sent before in this run.
+        history: What stands for the assistant's last turn: `recorded`, `live` (the server's own
+            answer), or `substituted` (recorded, since the server's answer could not go back).
         recorded_s: How long the recorded call took, where that was measured.
         gap_cut_s: Seconds by which the wait before it was cut (`Plan.max_gap_s`).
     """
@@ -47,6 +49,7 @@ class Request:
     block: int
     shared: int
     reuse: int
+    history: str
     recorded_s: float | None
     gap_cut_s: float
 

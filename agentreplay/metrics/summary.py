@@ -31,12 +31,13 @@ class ClientHealth:
     """Whether the measuring process kept up.
 
     Attributes:
-        loop_late_share: Share of the sending time in which its loop was over 10 ms late.
+        loop_late_share: Share of the sending time in which its loop was over 10 ms late; None
+            where that was under a second, which tells nothing.
         loop_late_max_s: The longest delay.
         cpu_share: CPU seconds a second, for each process.
     """
 
-    loop_late_share: float
+    loop_late_share: float | None
     loop_late_max_s: float
     cpu_share: tuple[float, ...]
 
@@ -62,6 +63,8 @@ class Summary:
         gaps_cut: How many waits were cut by `Plan.max_gap_s`, of those before measured requests.
         gaps_cut_s: By how many seconds in all.
         overlong: Requests sent longer than recorded, being too short to pay for the template.
+        live: Measured requests whose last assistant's turn was the server's own answer.
+        substituted: Those for which it could not go back, and the recorded one was sent.
         after_window: Measured requests that were sent after the window had closed.
         gaps_binned: Gaps between chunks were too many to be kept apart: `chunk_gap` is from bins
             of 1 %.
@@ -76,6 +79,8 @@ class Summary:
     gaps_cut: int
     gaps_cut_s: float
     overlong: int
+    live: int
+    substituted: int
     after_window: int
     gaps_binned: bool
     shortfalls: Shortfalls | None
@@ -106,7 +111,7 @@ def summarize(
     metrics = _metrics(sums, plan, span, health)
     interrupted = ending is None or ending.reason == "interrupted"
     return Summary(
-        verdict=judge(metrics, interrupted, limits or Limits()),
+        verdict=judge(metrics, interrupted, limits or Limits(), lengths=plan.history == "recorded"),
         metrics=metrics,
         window=span,
         failures=tuple(
@@ -116,6 +121,8 @@ def summarize(
         gaps_cut=sums.counts["gaps_cut"],
         gaps_cut_s=sums.cut_s,
         overlong=sums.counts["overlong"],
+        live=sums.counts["live"],
+        substituted=sums.counts["substituted"],
         after_window=sums.counts["after_window"],
         gaps_binned=sums.gaps.binned,
         shortfalls=shortfalls(sums.found) if sums.found else None,

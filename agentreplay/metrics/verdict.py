@@ -52,8 +52,18 @@ class Verdict:
     warnings: tuple[Reason, ...]
 
 
-def judge(metrics: dict[str, Any], interrupted: bool, limits: Limits) -> Verdict:
-    """Judge a run by its metrics (docs/metrics.md names the ids)."""
+def judge(
+    metrics: dict[str, Any], interrupted: bool, limits: Limits, *, lengths: bool = True
+) -> Verdict:
+    """Judge a run by its metrics (docs/metrics.md names the ids).
+
+    Args:
+        metrics: By id.
+        interrupted: Whether the run was stopped before its end.
+        limits: Where a run stops being valid.
+        lengths: Whether input lengths are judged; with the server's own answers in the history
+            they are not ours to keep.
+    """
     requests = metrics["requests"]
     attempted = requests["attempted"]
     reasons: list[Reason] = []
@@ -78,7 +88,8 @@ def judge(metrics: dict[str, Any], interrupted: bool, limits: Limits) -> Verdict
     what = "is the median error of the output length: the server does not keep to it"
     _over(reasons, "length_not_controlled", metrics["osl_error"]["p50"], limits.osl_error, what)
     what = "is the median error of the input length: prompts differ from the recording"
-    _over(reasons, "prompt_length_drift", metrics["isl_error"]["p50"], limits.isl_error, what)
+    drift = metrics["isl_error"]["p50"] if lengths else None
+    _over(reasons, "prompt_length_drift", drift, limits.isl_error, what)
     if requests["succeeded"] and not metrics["isl_error"]["n"]:
         what = "the server sends no usage: its input lengths are unknown, output is one a chunk"
         warnings.append(Reason("prompt_usage_missing", what))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from agentreplay.prompt import words
 from agentreplay.trace.model import Session
@@ -36,6 +36,8 @@ class Template:
         system: To a system message; None where the server refuses that role.
         pair: To an assistant's message and the user's after it, together.
         tokens_per_word: What its tokenizer makes of a word.
+        head: Tokens added at the very start of a prompt, as a list of tools is.
+        tools: Assistant turns make a tool call, and what follows them is its result.
         form: What prompts are sent as.
     """
 
@@ -43,7 +45,22 @@ class Template:
     system: int | None = 0
     pair: int = 0
     tokens_per_word: float = 1.0
+    head: int = 0
+    tools: bool = False
     form: Form = "messages"
+
+
+TOOLS: tuple[dict[str, Any], ...] = (
+    {
+        "type": "function",
+        "function": {
+            "name": "work",
+            "description": "Do the next piece of work.",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    },
+)
+"""The list of tools that goes with tool messages."""
 
 
 class Part(NamedTuple):
@@ -152,12 +169,19 @@ class Conversation:
 
     def _message(self, i: int, parts: Outline, n: int) -> bytes:
         start, stop = self._span(i, parts, n)
-        return encoded(self._template.form, parts[n].role, self._text(i, start, stop))
+        pieces = self._text(i, start, stop)
+        if not self._template.tools:
+            return encoded(self._template.form, parts[n].role, pieces)
+        caller = n if parts[n].role == "assistant" else n - 1
+        calls = caller >= 0 and parts[caller].role == "assistant"
+        return encoded_with_tools(parts[n].role, pieces, parts[caller].start if calls else None)
 
     def _span(self, i: int, parts: Outline, n: int) -> tuple[int, int]:
         """Which tokens of the prompt are message *n*'s words, when it has paid for the template."""
         call, template = self._session.calls[i], self._template
         role, start = parts[n].role, parts[n].start
+        if n == 0:
+            start += template.head
         if role == "system":
             start += template.system or 0
         elif role == "assistant":
@@ -172,7 +196,7 @@ class Conversation:
 
     def _overlong(self, i: int, parts: Outline) -> int:
         template = self._template
-        counted = template.prompt
+        counted = template.head + template.prompt
         for n, part in enumerate(parts):
             start, stop = self._span(i, parts, n)
             counted += stop - start
@@ -216,12 +240,40 @@ def encoded(form: Form, role: Role, pieces: Sequence[bytes]) -> bytes:
     return b'{"role":"%b","content":"%b"}' % (role.encode(), content)
 
 
+def encoded_with_tools(role: Role, pieces: Sequence[bytes], call: int | None) -> bytes:
+    """A message as JSON that makes the tool call of a number, or is its result.
+
+    Ids have nine letters and digits: the narrowest form that a template demands.
+    """
+    if call is None:
+        return encoded("messages", role, pieces)
+    content = b"".join(pieces)[1:]
+    name = b"c%08d" % (call % 10**8)
+    if role == "assistant":
+        made = b'{"id":"%b","type":"function","function":{"name":"work","arguments":"{}"}}' % name
+        return b'{"role":"assistant","content":"%b","tool_calls":[%b]}' % (content, made)
+    return b'{"role":"tool","tool_call_id":"%b","content":"%b"}' % (name, content)
+
+
 def known_words(
-    form: Form, roles: Sequence[Role], counts: Sequence[int], key: int
+    form: Form,
+    roles: Sequence[Role],
+    counts: Sequence[int],
+    key: int,
+    *,
+    tools: bool = False,
 ) -> tuple[bytes, ...]:
-    """Messages of given lengths in words, for measuring the template."""
+    """Messages of given lengths in words, for measuring the template.
+
+    With *tools* an assistant's message makes a tool call, and the one after it is its result.
+    """
     made = words.ids if form == "ids" else words.text
-    return tuple(
-        encoded(form, role, (made(words.mix(key, n), 0, count),))
-        for n, (role, count) in enumerate(zip(roles, counts, strict=True))
-    )
+    messages = []
+    for n, (role, count) in enumerate(zip(roles, counts, strict=True)):
+        pieces = (made(words.mix(key, n), 0, count),)
+        calls = role == "assistant" or (n > 0 and roles[n - 1] == "assistant")
+        if tools and calls:
+            messages.append(encoded_with_tools(role, pieces, 1))
+        else:
+            messages.append(encoded(form, role, pieces))
+    return tuple(messages)

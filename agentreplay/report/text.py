@@ -234,6 +234,12 @@ def _remarks(value: dict[str, Any]) -> list[str]:
             f"{value['overlong']} prompts were too short to pay for the chat template and were "
             "sent longer than recorded."
         )
+    if (history := value["history"])["live"] or history["substituted"]:
+        remarks.append(
+            f"{history['live']} prompts held the server's own last answer; of "
+            f"{history['substituted']} it could not go back, and the recorded one was sent. "
+            "Input lengths are reported, and not judged."
+        )
     if value["after_window"]:
         remarks.append(
             f"{value['after_window']} requests were sent after the window closed: they count as "

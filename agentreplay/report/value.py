@@ -37,6 +37,7 @@ def summary_value(
         "shortfalls": asdict(summary.shortfalls) if summary.shortfalls else None,
         "gaps": {"cut": summary.gaps_cut, "cut_s": summary.gaps_cut_s},
         "overlong": summary.overlong,
+        "history": {"live": summary.live, "substituted": summary.substituted},
         "after_window": summary.after_window,
         "chunk_gap_binned": summary.gaps_binned,
         "fit": facts.get("fit"),

@@ -34,8 +34,12 @@ class Answer:
         token_reads: Reads with tokens.
     """
 
-    def __init__(self, piece: Callable[[Mapping[str, Any]], Piece]) -> None:
+    def __init__(
+        self, piece: Callable[[Mapping[str, Any]], Piece], kept: list[bytes] | None = None
+    ) -> None:
+        """*kept* takes the data of every event, where the answer is needed again."""
         self._piece = piece
+        self._kept = kept
         self._events = Decoder()
         self.stamps_ns: list[int] = []
         self.sizes: list[int] = []
@@ -71,6 +75,8 @@ class Answer:
     def _take(self, at_ns: int, event: Event) -> None:
         if not event.data:
             return
+        if self._kept is not None:
+            self._kept.append(event.data)
         if event.data.startswith(_DONE):
             self.done_ns = at_ns
             return

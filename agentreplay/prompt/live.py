@@ -1,0 +1,131 @@
+"""Prompts whose assistant turns are the server's own answers. Pure.
+
+A call that continues another sends what that one sent, the answer it got, and a new part that is
+sized by the usage the server stated. What continues nothing is sent as recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentreplay.prompt import words
+from agentreplay.prompt.messages import Conversation, Template, encoded
+from agentreplay.trace.model import Session
+from agentreplay.trace.structure import TAIL_BLOCKS
+
+
+class Served(NamedTuple):
+    """What came of a call.
+
+    Attributes:
+        turn: The answer as a message; None where it can't go back.
+        isl: Input tokens as the server counted them.
+        osl: Output tokens as the server counted them.
+    """
+
+    turn: bytes | None
+    isl: int
+    osl: int
+
+
+@dataclass(frozen=True, slots=True)
+class LivePrompt:
+    """The messages of one call.
+
+    Attributes:
+        messages: Each message as JSON.
+        overlong: As in `messages.Prompt`; 0 where the length follows the server's answers.
+        live: The last assistant's turn is the server's own.
+        substituted: It would have been, but could not go back.
+        seen: Tokens that the server has seen before, where that follows from its answers.
+        recorded_until: How many leading tokens are those of the recording.
+    """
+
+    messages: tuple[bytes, ...]
+    overlong: int
+    live: bool
+    substituted: bool
+    seen: int | None
+    recorded_until: int
+
+
+class LiveConversation:
+    """The prompts of one play with the server's answers in them.
+
+    Tell it with `answered` what came of each call; a call whose predecessor was not answered in
+    full is sent as recorded.
+    """
+
+    def __init__(
+        self, session: Session, template: Template, *, session_key: int, visit_key: int
+    ) -> None:
+        self._session = session
+        self._template = template
+        self._session_key = session_key
+        self._visit_key = visit_key
+        self._sent: dict[int, LivePrompt] = {}
+        self._served: dict[int, Served] = {}
+        self._children = [0] * len(session.calls)
+        for call in session.calls:
+            if call.parent is not None:
+                self._children[call.parent] += 1
+
+    def answered(self, i: int, served: Served) -> None:
+        """Note the answer to call *i*."""
+        if self._children[i]:
+            self._served[i] = served
+
+    def prompt(self, i: int) -> LivePrompt:
+        """The messages of call *i*, which may be asked for once."""
+        parent = self._session.calls[i].parent
+        made = self._continued(i, parent) if parent is not None else None
+        made = made or self._recorded(i, parent)
+        if self._children[i]:
+            self._sent[i] = made
+        if parent is not None:
+            self._children[parent] -= 1
+            if not self._children[parent]:
+                self._sent.pop(parent, None)
+                self._served.pop(parent, None)
+        return made
+
+    def _continued(self, i: int, parent: int) -> LivePrompt | None:
+        """What the parent sent, its answer, and a new part; None where call *i* rewrites it."""
+        session, template = self._session, self._template
+        call, before = session.calls[i], session.calls[parent]
+        sent, served = self._sent.get(parent), self._served.get(parent)
+        whole = (before.isl // session.block_size - TAIL_BLOCKS) * session.block_size
+        if sent is None or served is None or served.turn is None or call.shared < whole:
+            return None
+        seen = served.isl + served.osl
+        count = max(1, round((call.isl - seen - template.pair) / template.tokens_per_word))
+        new = words.text(words.mix(self._visit_key, i), 0, count)
+        return LivePrompt(
+            messages=(*sent.messages, served.turn, encoded("messages", "user", (new,))),
+            overlong=0,
+            live=True,
+            substituted=False,
+            seen=seen,
+            recorded_until=sent.recorded_until,
+        )
+
+    def _recorded(self, i: int, parent: int | None) -> LivePrompt:
+        """The prompt as recorded, of which the server has seen what it was sent as recorded."""
+        made = Conversation(
+            self._session,
+            self._template,
+            session_key=self._session_key,
+            visit_key=self._visit_key,
+        ).prompt(i)
+        served = self._served.get(parent) if parent is not None else None
+        sent = self._sent.get(parent) if parent is not None else None
+        call = self._session.calls[i]
+        return LivePrompt(
+            messages=made.messages,
+            overlong=made.overlong,
+            live=False,
+            substituted=served is not None and served.turn is None,
+            seen=min(call.shared, sent.recorded_until) if sent else None,
+            recorded_until=call.isl,
+        )
