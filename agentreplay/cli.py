@@ -103,7 +103,6 @@ def cli() -> None:
 
 @cli.command()
 @PATHS
-@_addressed
 @click.option(
     "--url",
     "urls",
@@ -111,6 +110,7 @@ def cli() -> None:
     help="Endpoint: host, host/v1 or full path; several share the sessions. Without: a simulated "
     "server.",
 )
+@_addressed
 @click.option("--token-ids", is_flag=True, help="Send completions as token ids instead of text.")
 @click.option(
     "--tool-messages",

@@ -125,6 +125,7 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
             as_duration(ttft["p50"]),
             f"median; P95 {as_duration(ttft['p95'])}, P99 {as_duration(ttft['p99'])}",
         ),
+        ("Prompt lengths", _off(metrics["isl_error"]["p50"]), _lengths(metrics)),
         ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse, value["server_cache"])),
     ]
     rows = [row if row[1] != ABSENT else (row[0], ABSENT, "not measured") for row in rows]
@@ -145,7 +146,7 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
     if gaps["cut"]:
         limit = as_duration(value["plan"]["max_gap_s"])
         rows.append(
-            ("Waits cut", f"{gaps['cut']:,}", f"to {limit}, by {as_duration(gaps['cut_s'])} in all")
+            ("Gaps cut", f"{gaps['cut']:,}", f"to {limit}, by {as_duration(gaps['cut_s'])} in all")
         )
     for row in rows:
         table.add_row(*row)
@@ -160,6 +161,17 @@ def _reuse(reuse: dict[str, float | None], counted: dict[str, float] | None) -> 
     return (
         f"possible; the server reports {as_percent(reuse['server'])}, "
         f"{as_percent(reuse['captured'])} of what it could"
+    )
+
+
+def _off(error: float | None) -> str:
+    return ABSENT if error is None else f"{error:.2%} off"
+
+
+def _lengths(metrics: dict[str, Any]) -> str:
+    prompts, answers = metrics["isl_error"], metrics["osl_error"]
+    return (
+        f"median, by the server's count; P99 {_off(prompts['p99'])}; answers {_off(answers['p50'])}"
     )
 
 
@@ -252,7 +264,10 @@ def _remarks(value: dict[str, Any]) -> list[str]:
             f"{metrics['sessions']['reused']} of {metrics['sessions']['started']} sessions were "
             "played before in this run, with other text."
         )
-    if (fit := value["fit"]) and fit["dropped_calls"]:
+    if (fit := value["fit"]) and fit["looked_through_s"] is not None:
+        took = as_duration(fit["looked_through_s"])
+        remarks.append(f"Every session was read first, to see that it fits: {took}.")
+    if fit and fit["dropped_calls"]:
         remarks.append(
             f"{fit['dropped_sessions']} of {fit['sessions']} drawn sessions, "
             f"{fit['dropped_calls']} calls and {_of(fit['dropped_tokens'], fit['tokens'])} of the "
