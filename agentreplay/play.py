@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentreplay import plan as planning
 from agentreplay.metrics.record import Record, Request
@@ -58,6 +58,21 @@ class Dialect:
         return self.api.body(self.model, messages, {**lengths, **self.fields})
 
 
+class _Made(NamedTuple):
+    """What is kept of a prompt besides its bytes, until it is sent."""
+
+    overlong: int
+    history: str
+    seen: int | None
+
+
+def _made(prompt: Prompt | LivePrompt) -> _Made:
+    if isinstance(prompt, Prompt):
+        return _Made(prompt.overlong, "recorded", None)
+    history = "live" if prompt.live else "substituted" if prompt.substituted else "recorded"
+    return _Made(prompt.overlong, history, prompt.seen)
+
+
 class Play:
     """A visit while it is played. Calls become free, are sent, end, and free others.
 
@@ -105,7 +120,7 @@ class Play:
             session_key=mix(plan.salt, _SYSTEM, visit.session),
             visit_key=mix(plan.salt, _VISIT, visit.place),
         )
-        self._made: dict[int, LivePrompt | Prompt] = {}
+        self._made: dict[int, _Made] = {}
         self._own = Ledger(calls, session.block_size)
         self._common = shared_by_plays(session)
         self.shared = shared or Ledger(calls, session.block_size)
@@ -131,7 +146,8 @@ class Play:
 
     def body(self, i: int) -> bytes:
         """The bytes of call *i*; to be asked for once."""
-        prompt = self._made[i] = self._conversation.prompt(i)
+        prompt = self._conversation.prompt(i)
+        self._made[i] = _made(prompt)
         max_tokens = max(1, self._session.calls[i].osl)
         return self._dialect.body(prompt.messages, max_tokens)
 
@@ -148,11 +164,10 @@ class Play:
         To be asked for in the order of sending: it notes what the server has seen by then.
         """
         call, session, plan = self._session.calls[i], self._session, self._plan
-        made, history = self._made.pop(i), "recorded"
-        seen = max(self._own.seen(i), self.shared.seen(i, self._common[i]))
-        if isinstance(made, LivePrompt):
-            history = "live" if made.live else "substituted" if made.substituted else history
-            seen = seen if made.seen is None else made.seen
+        made = self._made.pop(i)
+        seen = made.seen
+        if seen is None:
+            seen = max(self._own.seen(i), self.shared.seen(i, self._common[i]))
         self._own.add(i)
         self.shared.add(i, self._common[i])
         cut_s = 0.0
@@ -173,7 +188,7 @@ class Play:
             block=session.block_size,
             shared=call.shared,
             reuse=seen,
-            history=history,
+            history=made.history,
             recorded_s=call.end_s - call.start_s if call.timed else None,
             gap_cut_s=cut_s,
         )

@@ -8,6 +8,14 @@ import sys
 from pathlib import Path
 
 
+BUSY_MACHINE = (
+    *("--allow", "loop_late_share=100%"),
+    *("--allow", "loop_late_max_s=1h"),
+    *("--allow", "lag_p99_s=1h"),
+)
+"""For tests of what a server does: that this machine may be busy is no failure of theirs."""
+
+
 def agentreplay(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
     return subprocess.run(

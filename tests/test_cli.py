@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
-from command import agentreplay
+from command import BUSY_MACHINE, agentreplay
 from scripted import Answer, Request, ScriptedServer, c, cut, done, err, fin, reset, role, usage
 from shared_data import WEKA, needs_shared
 from virtually import chain
@@ -67,6 +67,7 @@ def test_a_run_reports_and_ends_with_zero(trace: Path, tmp_path: Path) -> None:
         "4",
         "--out",
         out,
+        *BUSY_MACHINE,
     )
     assert ended.returncode == 0, ended.stderr
     assert "P90 interactivity" in ended.stdout
@@ -176,7 +177,7 @@ def test_some_failures_make_a_run_invalid(trace: Path, tmp_path: Path) -> None:
         served += 1
         return Answer(status=503, body=b"overloaded") if served % 10 == 0 else good(request)
 
-    arguments = ("run", trace, "--sessions", "20", "--out")
+    arguments = ("run", trace, "--sessions", "20", *BUSY_MACHINE, "--out")
     ended = against(every_tenth, *arguments, tmp_path / "strict")
     assert ended.returncode == 3
     assert "error_rate" in ended.stdout.splitlines()[-1]
@@ -294,7 +295,7 @@ def test_synth_writes_what_run_and_inspect_read(tmp_path: Path) -> None:
 
 def test_the_embedded_server_is_named_first(trace: Path, tmp_path: Path) -> None:
     """Whatever a run against the simulated server prints begins by saying so."""
-    ended = agentreplay("run", trace, "--requests", "4", "--out", tmp_path / "out")
+    ended = agentreplay("run", trace, "--requests", "4", *BUSY_MACHINE, "--out", tmp_path / "out")
     assert ended.returncode == 0, ended.stderr + ended.stdout
     assert ended.stdout.startswith("SIMULATED SERVER (demo)")
     assert ended.stderr.startswith("SIMULATED SERVER (demo)")

@@ -92,7 +92,7 @@ llamacpp:prompt_tokens_cached_total 700
     ("page", "expected"),
     [
         (VLLM, CacheCounters(20823, 12544)),
-        (LLAMACPP, CacheCounters(900, 700)),
+        (LLAMACPP, CacheCounters(1600, 700)),
         ("", None),
         ("# TYPE up gauge\nup 1\n", None),
     ],

@@ -514,3 +514,11 @@ def test_the_list_of_tools_is_paid_by_the_first_message() -> None:
         pairs = sum(message["role"] == "assistant" for message in messages)
         assert words + 123 + 8 + 29 * pairs == recorded.isl
     assert made[2].messages[: len(made[1].messages) - 1] == made[1].messages[:-1]
+
+
+@pytest.mark.parametrize("per_word", [2.0, 7.0])
+def test_a_part_too_small_for_a_word_is_empty(per_word: float) -> None:
+    """Where the one token that is left is less than a word, the message has no words."""
+    session = session_of(call(64), call(65, 0, 64))
+    for made in prompts(session, Template(prompt=64, tokens_per_word=per_word)):
+        assert all(json.loads(message)["role"] == "user" for message in made.messages)

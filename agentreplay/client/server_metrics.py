@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from agentreplay.client.endpoint import CONNECT_S, Endpoint
 
 _COUNTERS = (
-    ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits"),
-    ("llamacpp:prompt_tokens", "llamacpp:prompt_tokens_cached"),
-    ("sglang:prompt_tokens", "sglang:cached_tokens"),
+    ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits", False),
+    ("llamacpp:prompt_tokens", "llamacpp:prompt_tokens_cached", True),
 )
-"""Tokens that were looked up, and tokens that were found, by server."""
+"""Counters of prompt tokens and of those that were found, by server, and whether the former leave
+the latter out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def counters(text: str) -> CacheCounters | None:
         for sample in family.samples:
             name = sample.name.removesuffix("_total")
             sums[name] = sums.get(name, 0.0) + sample.value
-    for looked_up, found in _COUNTERS:
+    for looked_up, found, apart in _COUNTERS:
         if looked_up in sums and found in sums:
-            return CacheCounters(sums[looked_up], sums[found])
+            return CacheCounters(sums[looked_up] + apart * sums[found], sums[found])
     return None

@@ -102,7 +102,7 @@ class LiveConversation:
         count = max(1, round((call.isl - seen - template.pair) / template.tokens_per_word))
         new = words.text(words.mix(self._visit_key, i), 0, count)
         return LivePrompt(
-            messages=(*sent.messages, served.turn, encoded("messages", "user", (new,))),
+            messages=(*sent.messages, served.turn, encoded("messages", "user", new)),
             overlong=0,
             live=True,
             substituted=False,

@@ -215,15 +215,14 @@ class Conversation:
             low = max(start, call.shared)
             if low < stop:
                 system = min(max(call.system // block * block, low), stop)
-                if system < stop:
-                    pieces.append(self._words(words.mix(self._visit_key, owner), system, stop))
-                if low < system:
-                    pieces.append(self._words(words.mix(self._session_key, owner), low, system))
+                own = self._words(words.mix(self._visit_key, owner), system, stop)
+                common = self._words(words.mix(self._session_key, owner), low, system)
+                pieces = [*common, *own, *pieces]
                 stop = low
             owner = call.parent
-        return pieces[::-1]
+        return pieces
 
-    def _words(self, key: int, start: int, stop: int) -> bytes:
+    def _words(self, key: int, start: int, stop: int) -> list[bytes]:
         """Words for a range of tokens: the same ones for the same positions in every call."""
         per_word = self._template.tokens_per_word
         made = words.ids if self._template.form == "ids" else words.text
@@ -232,12 +231,13 @@ class Conversation:
 
 def encoded(form: Form, role: Role, pieces: Sequence[bytes]) -> bytes:
     """A message as JSON, of pieces that each begin with a separator; the first one's is cut."""
-    content = b"".join(pieces)[1:]
+    opening, closing = b'{"role":"%b","content":"' % role.encode(), b'"}'
     if form == "ids":
-        return b"[%b]" % content
-    if form == "text":
-        return b'"%b"' % content
-    return b'{"role":"%b","content":"%b"}' % (role.encode(), content)
+        opening, closing = b"[", b"]"
+    elif form == "text":
+        opening = closing = b'"'
+    first = memoryview(pieces[0])[1:] if pieces else b""  # a part of a word is none
+    return b"".join((opening, first, *pieces[1:], closing))
 
 
 def encoded_with_tools(role: Role, pieces: Sequence[bytes], call: int | None) -> bytes:
@@ -247,7 +247,7 @@ def encoded_with_tools(role: Role, pieces: Sequence[bytes], call: int | None) ->
     """
     if call is None:
         return encoded("messages", role, pieces)
-    content = b"".join(pieces)[1:]
+    content = b"".join(pieces)[1:]  # a tool's result, or one turn: never a whole history
     name = b"c%08d" % (call % 10**8)
     if role == "assistant":
         made = b'{"id":"%b","type":"function","function":{"name":"work","arguments":"{}"}}' % name
@@ -270,7 +270,7 @@ def known_words(
     made = words.ids if form == "ids" else words.text
     messages = []
     for n, (role, count) in enumerate(zip(roles, counts, strict=True)):
-        pieces = (made(words.mix(key, n), 0, count),)
+        pieces = made(words.mix(key, n), 0, count)
         calls = role == "assistant" or (n > 0 and roles[n - 1] == "assistant")
         if tools and calls:
             messages.append(encoded_with_tools(role, pieces, 1))

@@ -20,6 +20,7 @@ FIRST_ID = 2000
 """The first of the token ids: past the bytes and special tokens that vocabularies begin with."""
 
 _MASK = (1 << 64) - 1
+_STEP = 16_384  # words gathered at once
 _PER_HASH = 4  # words drawn from one 64-bit hash, 16 bits each
 
 
@@ -34,19 +35,20 @@ def mix(*numbers: int) -> int:
     return state
 
 
-def text(key: int, start: int, stop: int) -> bytes:
+def text(key: int, start: int, stop: int) -> list[bytes]:
     """The words at positions *start* to *stop* of the text named *key*.
 
     Each word depends on the key and its position only, so ranges can be joined and cut at will.
 
     Returns:
-        ASCII bytes, each word with a space before it: five bytes a word. They need no escaping
-        in JSON.
+        Pieces of ASCII, each word with a space before it: five bytes a word, that need no
+        escaping in JSON. They are pieces so that a long text is held once until it is joined to
+        what it is part of.
     """
     return _gather(_words(), key, start, stop)
 
 
-def ids(key: int, start: int, stop: int) -> bytes:
+def ids(key: int, start: int, stop: int) -> list[bytes]:
     """The same as `text` in token ids, each with a comma before it: five bytes an id.
 
     The ids are plain tokens in every common vocabulary, though other ones than the words'.
@@ -54,13 +56,16 @@ def ids(key: int, start: int, stop: int) -> bytes:
     return _gather(_ids(), key, start, stop)
 
 
-def _gather(table: NDArray[np.uint8], key: int, start: int, stop: int) -> bytes:
-    first = start // _PER_HASH
-    groups = np.arange(first, -(-stop // _PER_HASH), dtype=np.uint64)
-    drawn = _hashes(groups ^ np.uint64(key)).view("<u2") & np.uint16(len(table) - 1)
-    offset = first * _PER_HASH
-    gathered: NDArray[np.uint8] = table[drawn[start - offset : stop - offset]]
-    return gathered.tobytes()
+def _gather(table: NDArray[np.uint8], key: int, start: int, stop: int) -> list[bytes]:
+    pieces = []
+    for low in range(start, stop, _STEP):
+        high = min(low + _STEP, stop)
+        first = low // _PER_HASH
+        groups = np.arange(first, -(-high // _PER_HASH), dtype=np.uint64)
+        drawn = _hashes(groups ^ np.uint64(key)).view("<u2") & np.uint16(len(table) - 1)
+        inside = drawn[low - first * _PER_HASH : high - first * _PER_HASH]
+        pieces.append(table.take(inside, axis=0).tobytes())
+    return pieces
 
 
 def _hashes(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
