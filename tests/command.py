@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 BUSY_MACHINE = (
     *("--allow", "loop_late_share=100%"),
     *("--allow", "loop_late_max_s=1h"),
