@@ -97,6 +97,14 @@ def visits(plan: Plan, lane: int, sessions: int) -> Iterator[Visit]:
         number += 1
 
 
+def first_sessions(plan: Plan, sessions: int) -> Iterator[int]:
+    """The sessions that the lanes play first, of a trace of *sessions*."""
+    for lane in range(plan.users):
+        for visit in visits(plan, lane, sessions):
+            yield visit.session
+            break
+
+
 def lane_start_s(plan: Plan, lane: int) -> float:
     """When *lane* begins, in seconds after the start of the run."""
     return plan.ramp_s * lane / plan.users

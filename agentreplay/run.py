@@ -27,7 +27,7 @@ from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
-from agentreplay.plan import Plan
+from agentreplay.plan import Plan, first_sessions
 from agentreplay.replay import NO_SUCCESS_CALLS, Replay
 from agentreplay.report.value import summary_value
 from agentreplay.sim.server import embedded
@@ -132,10 +132,14 @@ async def run_plan(
                     url = await stack.enter_async_context(embedded(profile))
                     endpoint = Endpoint((api_url(url),))
                 manifest["endpoint"]["urls"] = list(map(shown, endpoint.urls))
-                known = await _prepare(endpoint)
+                draws = Draws(trace, plan.fit)
+                async with anyio.create_task_group() as reading:
+                    reading.start_soon(draws.fetch, first_sessions(plan, len(trace)))
+                    known = await _prepare(endpoint)
+                    reading.cancel_scope.cancel()
                 manifest["endpoint"] = _described(endpoint, known)
                 writer.describe(manifest)
-                draws = Draws(trace, plan.context_tokens or known.context_tokens, plan.fit)
+                draws.context_tokens = plan.context_tokens or known.context_tokens
                 if plan.fit == "fail":
                     await draws.look_through()
                 async with open_client(endpoint, time.monotonic_ns) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import anyio
@@ -20,17 +21,29 @@ class Draws:
 
     Attributes:
         trace: The sessions.
-        context_tokens: What prompt and answer may take together; None where it isn't known.
         policy: What becomes of what is too long.
+        context_tokens: What prompt and answer may take together; None where it isn't known. To be
+            set before the first is drawn.
     """
 
-    def __init__(self, trace: TraceSet, context_tokens: int | None, policy: Fit) -> None:
+    def __init__(self, trace: TraceSet, policy: Fit) -> None:
         self.trace = trace
-        self.context_tokens = context_tokens
         self.policy = policy
+        self.context_tokens: int | None = None
+        self._fetched: dict[int, Session] = {}
         self._drawn: dict[int, tuple[int, int, int, bool]] = {}
         self._looked_through_s: float | None = None
         self._one = anyio.CapacityLimiter(1)
+
+    async def fetch(self, indices: Iterable[int]) -> None:
+        """Read sessions that will be drawn first, while there is nothing else to do."""
+        for index in indices:
+            try:
+                self._fetched[index] = await anyio.to_thread.run_sync(
+                    self.trace.__getitem__, index, limiter=self._one
+                )
+            except TraceError:
+                pass  # whoever draws it is told
 
     async def draw(self, index: int) -> Session:
         """Read a session.
@@ -68,7 +81,7 @@ class Draws:
         }
 
     def _fitting(self, index: int) -> Session:
-        session = self.trace[index]
+        session = self._fetched.pop(index, None) or self.trace[index]
         tokens = sum(map(needs, session.calls))
         if self.context_tokens is None:
             self._drawn[index] = tokens, 0, 0, True
