@@ -72,6 +72,8 @@ class Part(NamedTuple):
 
 Outline = tuple[Part, ...]
 
+_FLAT: Outline = (Part(0, "user"),)
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -154,13 +156,26 @@ class Conversation:
     def _make(self, i: int) -> None:
         call = self._session.calls[i]
         before, inherited = self._use(call.parent) if call.parent is not None else ((), ())
-        if self._template.form == "messages":
-            parts = outline(self._session, i, before, system=self._template.system is not None)
-        else:
-            parts = (Part(0, "user"),)
+        if self._template.form != "messages":
+            self._made[i] = _FLAT, (self._flat(i, inherited),)
+            return
+        parts = outline(self._session, i, before, system=self._template.system is not None)
         kept = max(0, sum(part.start < call.shared for part in before) - 1)
         made = (self._message(i, parts, n) for n in range(kept, len(parts)))
         self._made[i] = parts, (*inherited[:kept], *made)
+
+    def _flat(self, i: int, inherited: tuple[bytes, ...]) -> bytes:
+        """A prompt without roles: what the parent's prompt begins with, and new words."""
+        call, template = self._session.calls[i], self._template
+        known = 0
+        if call.parent is not None:
+            known = min(call.shared, self._span(call.parent, _FLAT, 0)[1])
+        new = self._text(i, known, self._span(i, _FLAT, 0)[1])
+        end = words.WORD_BYTES * round(known / template.tokens_per_word)
+        if not end:
+            return encoded(template.form, "user", new)
+        opening, closing = (b"[", b"]") if template.form == "ids" else (b'"', b'"')
+        return b"".join((opening, memoryview(inherited[0])[1:end], *new, closing))
 
     def _use(self, i: int) -> tuple[Outline, tuple[bytes, ...]]:
         """What was made of call *i*, which is forgotten with its last use."""

@@ -158,10 +158,9 @@ def _reuse(reuse: dict[str, float | None], counted: dict[str, float] | None) -> 
         return f"possible; by its metrics the server found {as_percent(counted['share'])}"
     if reuse["server"] is None:
         return "possible; the server does not report cached tokens"
-    return (
-        f"possible; the server reports {as_percent(reuse['server'])}, "
-        f"{as_percent(reuse['captured'])} of what it could"
-    )
+    captured = reuse["captured"]
+    share = "" if captured is None else f", {as_percent(captured)} of what it could"
+    return f"possible; the server reports {as_percent(reuse['server'])}{share}"
 
 
 def _off(error: float | None) -> str:
@@ -246,11 +245,15 @@ def _remarks(value: dict[str, Any]) -> list[str]:
             f"{value['overlong']} prompts were too short to pay for the chat template and were "
             "sent longer than recorded."
         )
-    if (history := value["history"])["live"] or history["substituted"]:
+    if (history := value["history"])["live"]:
         remarks.append(
-            f"{history['live']} prompts held the server's own last answer; of "
-            f"{history['substituted']} it could not go back, and the recorded one was sent. "
-            "Input lengths are reported, and not judged."
+            f"{history['live']} prompts held the server's own last answer: input lengths are "
+            "reported, and not judged."
+        )
+    if history["substituted"]:
+        remarks.append(
+            f"{history['substituted']} prompts held the recorded turn, since the server's own "
+            "answer had a broken tool call."
         )
     if value["after_window"]:
         remarks.append(
