@@ -46,7 +46,8 @@ class Endpoint:
         urls: Full addresses of the API; with several, each play of a session keeps to one.
         api: The API to speak.
         model: The model to ask for; None to take the first that the server lists.
-        api_key: Sent as a bearer token; never written anywhere.
+        api_key: Sent as a bearer token (and, with Anthropic's API, in its own header); never
+            written anywhere.
         headers: Further headers.
         fields: Further fields of every body.
         calibrate: Whether to measure the chat template first.
@@ -136,6 +137,8 @@ def open_client(endpoint: Endpoint, clock: Callable[[], int]) -> httpx.AsyncClie
         headers["anthropic-version"] = ANTHROPIC_VERSION
     if endpoint.api_key:
         headers["authorization"] = f"Bearer {endpoint.api_key}"
+        if endpoint.api is messages.API:
+            headers["x-api-key"] = endpoint.api_key  # Anthropic's own servers look here
     headers.update(endpoint.headers)
     return httpx.AsyncClient(
         transport=_transport(endpoint, clock),

@@ -16,7 +16,6 @@ from agentreplay.client.calibrate import REFUSED, Calibration
 from agentreplay.client.endpoint import MASK, Endpoint, is_secret, shown
 from agentreplay.client.stream import Reply
 from agentreplay.metrics.record import Record
-from agentreplay.wire import messages as messages_api
 
 NAMES = (
     *("address", "tls", "proxy", "auth", "model", "streaming", "usage", "cached_tokens"),
@@ -178,8 +177,6 @@ def auth(endpoint: Endpoint, seen: Seen) -> Finding:
         if sent:
             return Finding("auth", "refused", False, f"the key was refused: {seen.words}")
         why = f"no key was sent: give --api-key or set AGENTREPLAY_API_KEY ({seen.words})"
-        if endpoint.api is messages_api.API:
-            why += "; Anthropic's own servers want it as --header 'x-api-key: KEY'"
         return Finding("auth", "missing", False, why)
     if seen.status not in (200, *REFUSED):
         return Finding("auth", "not known", None)
