@@ -194,6 +194,33 @@ def cli() -> None:
     help="How long answers may still take after the end.",
 )
 @click.option(
+    "--connect-timeout",
+    callback=_duration,
+    metavar="DURATION",
+    default="5s",
+    show_default=True,
+    help="Longest setting up of a connection.",
+)
+@click.option(
+    "--first-token-timeout",
+    callback=_duration,
+    metavar="DURATION",
+    help="A call without a token for so long has failed.  [default: no limit]",
+)
+@click.option(
+    "--next-token-timeout",
+    callback=_duration,
+    metavar="DURATION",
+    help="One without another token for so long has failed.  [default: no limit]",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["end-session", "continue", "stop"]),
+    default="end-session",
+    show_default=True,
+    help="What a failed call ends: its session, nothing, or the run.",
+)
+@click.option(
     "--history",
     type=click.Choice(["recorded", "live"]),
     default="recorded",
@@ -237,6 +264,10 @@ def run(
     speed: float,
     max_gap: float | None,
     drain: float,
+    connect_timeout: float,
+    first_token_timeout: float | None,
+    next_token_timeout: float | None,
+    on_error: str,
     history: str,
     fit: str,
     context: int | None,
@@ -259,7 +290,7 @@ def run(
     from agentreplay.run import run_plan
     from agentreplay.trace.load import load
 
-    endpoint = _endpoint(**address, calibrate=not no_calibrate)
+    endpoint = _endpoint(**address, calibrate=not no_calibrate, connect_s=connect_timeout)
     limits = _limits(allow)
     if history == "live" and address["api"] != "chat":
         raise AgentReplayError("--history live needs --api chat: it is spoken by that API only")
@@ -279,6 +310,9 @@ def run(
         speed=speed,
         max_gap_s=max_gap,
         drain_s=drain,
+        first_token_s=first_token_timeout,
+        next_token_s=next_token_timeout,
+        on_error=on_error,
         history=history,
         fit=fit,
         context_tokens=context,
@@ -479,6 +513,7 @@ def _endpoint(
     session_header: str = "none",
     connection_per_session: bool = False,
     calibrate: bool = True,
+    connect_s: float = 5.0,
 ) -> Endpoint | None:
     import orjson
 
@@ -518,6 +553,7 @@ def _endpoint(
         tool_messages=tool_messages,
         session_header=None if session_header == "none" else session_header,
         connection_per_session=connection_per_session,
+        connect_s=connect_s,
         ca=ca,
         insecure=insecure,
     )

@@ -16,6 +16,7 @@ import numpy as np
 Timing = Literal["think", "recorded", "none"]
 Order = Literal["causal", "recorded"]
 History = Literal["recorded", "live"]
+OnError = Literal["end-session", "continue", "stop"]
 Fit = Literal["drop-session", "drop-calls", "fail"]
 
 
@@ -37,6 +38,9 @@ class Plan:
         max_gap_s: Longest gap that is waited with timing `think`; None for no limit.
         drain_s: How long answers in flight at the end may still take.
         arrivals: Each lane plays one session, from the session's own recorded arrival on.
+        first_token_s: A call without a token after this long has failed; None for no limit.
+        next_token_s: One without another token for this long has failed; None for no limit.
+        on_error: What a failed call does: it ends its session, or nothing, or the run.
         history: Whether assistant turns are sent as recorded, or as the server answered.
         fit: What becomes of sessions that are too long for the model's context: they are left
             out, or their calls that are too long, or the run fails before it sends anything.
@@ -57,6 +61,9 @@ class Plan:
     max_gap_s: float | None = 10.0
     drain_s: float = 30.0
     arrivals: bool = False
+    first_token_s: float | None = None
+    next_token_s: float | None = None
+    on_error: OnError = "end-session"
     history: History = "recorded"
     fit: Fit = "drop-session"
     context_tokens: int | None = None

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from agentreplay import plan as planning
-from agentreplay.client.exchange import exchange
+from agentreplay.client.exchange import Patience, exchange
 from agentreplay.client.stream import Stream
 from agentreplay.errors import TraceError
 from agentreplay.metrics.record import Record
@@ -166,10 +166,14 @@ class Replay:
     async def _play(self, play: Play, budget: _Budget) -> bool:
         """Send a play's calls as they become free; False where one of them failed.
 
-        After a failure what is in flight ends, and nothing new of the play is sent.
+        After a failure what is in flight ends, and nothing new of the play is sent, unless the
+        plan goes on.
         """
         waits: set[anyio.CancelScope] = set()
         failed = False
+
+        def over() -> bool:
+            return failed and self.plan.on_error != "continue"
 
         def call_off() -> None:
             for wait in list(waits):
@@ -180,19 +184,20 @@ class Replay:
             if budget.spent:
                 return
             due_ns = play.due_ns(i)
-            if not await self._until(due_ns - LOOK_AHEAD_NS, waits) or failed or budget.spent:
+            if not await self._until(due_ns - LOOK_AHEAD_NS, waits) or over() or budget.spent:
                 return
             budget.spend()
             if budget.spent:
                 call_off()
             body = play.body(i)
-            if not await self._until(due_ns, set()) or failed:
+            if not await self._until(due_ns, set()) or over():
                 return
-            if await self._send(play, i, body):
+            succeeded = await self._send(play, i, body)
+            failed = failed or not succeeded
+            if succeeded or self.plan.on_error == "continue":
                 for freed in play.end(i, self._clock()):
                     calls.start_soon(call, freed)
             else:
-                failed = True
                 call_off()
 
         async with anyio.create_task_group() as calls:
@@ -213,6 +218,7 @@ class Replay:
                 self._clock,
                 self._on_record,
                 kept,
+                Patience(self.plan.first_token_s, self.plan.next_token_s),
             )
         finally:
             self.in_flight -= 1
@@ -223,6 +229,10 @@ class Replay:
             return True
         self._failed += 1
         late = self._clock() >= NO_SUCCESS_S * 1e9
+        if record.error.kind == "auth":
+            self.stop("gave_up", GIVE_UP_DRAIN_S)  # whoever is refused once is refused always
+        elif self.plan.on_error == "stop":
+            self.stop("failed", self.plan.drain_s)
         if not self._succeeded and (self._failed >= self._patience_calls or late):
             self.stop("gave_up", GIVE_UP_DRAIN_S)
         return False

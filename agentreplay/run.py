@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
@@ -22,7 +23,7 @@ from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_cli
 from agentreplay.client.health import LoopWatch
 from agentreplay.client.server_metrics import CacheCounters, cache_counters
 from agentreplay.client.transport import raise_malloc_threshold
-from agentreplay.errors import TraceError
+from agentreplay.errors import AgentReplayError, TraceError
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
@@ -37,6 +38,9 @@ from agentreplay.trace.load import TraceSet, content_hash
 
 BRIEF_DRAIN_S = 5.0
 """How long answers may still take after a first signal; a second one cuts them."""
+
+SPARE_FILES = 64
+"""Open files besides one connection a user; a user with subagents may need more of them."""
 
 FLUSH_S = 1.0
 VIEW_S = 0.25
@@ -115,6 +119,7 @@ async def run_plan(
     looked_at = islice(trace.readable(), None if trace.strict else 1)
     if not sum(1 for _ in looked_at):
         raise TraceError(trace.nothing())
+    _allow_connections(plan.users)
     raise_malloc_threshold()
     manifest = _manifest(trace, plan, limits or Limits())
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
@@ -163,6 +168,27 @@ async def run_plan(
             writer.end(ending, health, facts)
             beside.cancel_scope.cancel()
     return conclude(out, signals.first)
+
+
+def _allow_connections(users: int) -> None:
+    """Raise the limit of open files as far as it goes, and say when that can't be enough.
+
+    Raises:
+        AgentReplayError: the limit is below one connection a user.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    needed = users + SPARE_FILES
+    if hard not in (-1, resource.RLIM_INFINITY) and hard < needed:
+        raise AgentReplayError(
+            f"{users} users need {needed} open files, the limit is {hard}: raise it (ulimit -n) "
+            "or use fewer users"
+        )
 
 
 def conclude(path: Path, signal_number: int | None = None) -> Result:

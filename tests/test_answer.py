@@ -396,3 +396,28 @@ def test_separators_in_text(key: str) -> None:
     answer = answered(*((n, data[n : n + 1]) for n in range(len(data))))
     assert answer.sizes == [7]
     assert answer.broken is None
+
+
+def test_an_event_without_end_is_given_up() -> None:
+    """What goes on for over 64 MB is no event: it is broken, and what follows is dropped."""
+    answer = Answer(chat.piece)
+    answer.feed(0, c(1))
+    piece = b"x" * (1 << 20)
+    answer.feed(1, b"data: ")
+    for n in range(70):
+        answer.feed(n, piece)
+    answer.feed(99, b"\n\n" + fin() + c(1))
+    answer.close(100)
+    assert answer.broken == "an event of more than 64 MB"
+    assert answer.stamps_ns == [0]
+    assert answer.finish is None
+
+
+def test_many_events_are_not_one_long_one() -> None:
+    """The limit is on an event, not on a stream, nor on a read with many events."""
+    answer = Answer(chat.piece)
+    event = b": " + b"x" * 65_536 + b"\n\n" + c(1)
+    for n in range(20):
+        answer.feed(n, event * 60)
+    assert answer.broken is None
+    assert len(answer.stamps_ns) == 1200

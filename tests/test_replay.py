@@ -16,7 +16,7 @@ import pytest
 from shared_data import needs_shared, weka_sessions
 from virtually import ANSWER, DIALECT, Outcome, call, chain, oracle, replay
 
-from agentreplay.client.stream import Reply, Sink
+from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.metrics.record import Record, Request
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
@@ -308,6 +308,39 @@ def test_a_failed_call_ends_its_session() -> None:
     assert [record.error is None for record in outcome.records] == [True, True, False]
 
 
+def test_a_failed_call_can_be_passed_over() -> None:
+    """With on_error continue the session goes on to its end."""
+    plan = changed(FOREVER, on_error="continue")
+    _, outcome = run_failing(2, plan, [chain(0, 5)])
+    assert [record.error is None for record in outcome.records] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_a_failed_call_can_stop_the_run() -> None:
+    """With on_error stop nothing is sent after the first failure; what is in flight ends."""
+    plan = Plan(users=4, duration_s=600, on_error="stop")
+    _, outcome = run_failing(6, plan, [chain(n, 9) for n in range(4)])
+    assert outcome.ending.reason == "failed"
+    first = min(r.done_ns for r in outcome.records if r.error is not None)
+    assert max(record.sent_ns for record in outcome.records) <= first
+
+
+def test_a_refused_key_ends_the_run_at_once() -> None:
+    """401 is no matter of patience: after the first, nothing more is sent."""
+    sent = 0
+
+    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+        nonlocal sent
+        sent += 1
+        await anyio.sleep(0.1)
+        return Reply(401, "application/json", b'{"error":"Unauthorized"}')
+
+    outcome = replay(Plan(users=3, duration_s=600), [chain(n, 9) for n in range(3)], stream)
+    assert outcome.ending.reason == "gave_up"
+    assert sent == 3
+
+
 def test_a_failing_lane_waits_longer_each_time() -> None:
     """After k failures in a row a lane waits min(2^(k−1), 30) s before the next session."""
     sent, _ = run_failing(1, Plan(users=1, duration_s=100, timing="none"), [chain(0, 1)])
@@ -335,6 +368,57 @@ def test_a_slow_start_is_no_failure() -> None:
     trace = [chain(0, 2, takes_s=60)]
     outcome = replay(Plan(users=1, duration_s=None, sessions=1), trace, oracle(trace))
     assert [record.error for record in outcome.records] == [None, None]
+
+
+def stalling(first_s: float, gaps_s: list[float]) -> Stream:
+    """A stream with its first token after *first_s* and further ones after the gaps."""
+    token = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+
+    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+        for gap_s in (first_s, *gaps_s):
+            await anyio.sleep(gap_s)
+            sink(virtual.clock(), token)
+        sink(virtual.clock(), ANSWER)
+        return Reply(200, "text/event-stream", b"")
+
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("first_s", "gaps_s", "failed_at_s"),
+    [
+        (30, [], 20.0),
+        (19, [4, 4, 4, 4], None),
+        (19, [4, 6], 28.0),
+        (1, [], None),
+    ],
+)
+def test_tokens_that_stay_away_fail_the_request_in_time(
+    first_s: float, gaps_s: list[float], failed_at_s: float | None
+) -> None:
+    """At most 20 s to the first token and 5 s to each other: whoever exceeds it has failed then."""
+    plan = changed(FOREVER, first_token_s=20.0, next_token_s=5.0)
+    (record,) = replay(plan, [chain(0, 1)], stalling(first_s, gaps_s)).records
+    if failed_at_s is None:
+        assert record.error is None
+    else:
+        assert record.error is not None
+        assert record.error.kind == "timeout"
+        assert record.done_ns == failed_at_s * 1e9
+
+
+def test_without_limits_a_server_is_waited_for() -> None:
+    """By default a first token may take an hour."""
+    (record,) = replay(FOREVER, [chain(0, 1)], stalling(3600, [1000])).records
+    assert record.error is None
+
+
+def test_the_next_token_is_limited_without_a_limit_on_the_first() -> None:
+    """Only the wait between tokens is limited: it is noticed within a second of its end."""
+    plan = changed(FOREVER, next_token_s=5.0)
+    (record,) = replay(plan, [chain(0, 1)], stalling(100, [60])).records
+    assert record.error is not None
+    assert 105e9 <= record.done_ns <= 106e9
 
 
 def test_stopping_sends_nothing_more_and_drains() -> None:

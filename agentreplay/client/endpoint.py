@@ -55,6 +55,7 @@ class Endpoint:
         tool_messages: What follows an assistant's turn is sent as the result of a tool call.
         session_header: Header that names the play of a session to routers; None for none.
         connection_per_session: Each play of a session has connections of its own.
+        connect_s: How long a connection may take to be set up.
         ca: File of certificates to trust; None for the system's.
         insecure: Trust any certificate.
     """
@@ -70,6 +71,7 @@ class Endpoint:
     tool_messages: bool = False
     session_header: str | None = SESSION_HEADER
     connection_per_session: bool = False
+    connect_s: float = CONNECT_S
     ca: str | None = None
     insecure: bool = False
 
@@ -143,7 +145,7 @@ def open_client(endpoint: Endpoint, clock: Callable[[], int]) -> httpx.AsyncClie
     return httpx.AsyncClient(
         transport=_transport(endpoint, clock),
         headers=headers,
-        timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
+        timeout=httpx.Timeout(SILENCE_S, connect=endpoint.connect_s),
     )
 
 

@@ -5,9 +5,11 @@ An endpoint's failure is data: nothing that a server or the network does raises 
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import anyio
 import httpx
@@ -19,6 +21,52 @@ from agentreplay.wire.api import Api, error_text
 
 MESSAGE_CHARS = 500
 
+POLL_S = 1.0
+"""Without a limit on the first token, it is looked for so often, to start the next limit's time."""
+
+
+class Patience(NamedTuple):
+    """How long tokens may stay away before a request has failed; None for no limit."""
+
+    first_token_s: float | None = None
+    next_token_s: float | None = None
+
+
+class _Watch:
+    """Gives a request up when its tokens stay away for too long.
+
+    One timer, armed again for the rest of the time, so that a token costs nothing.
+    """
+
+    def __init__(
+        self, answer: Answer, clock: Callable[[], int], sent_ns: int, patience: Patience
+    ) -> None:
+        self.scope = anyio.CancelScope()
+        self.failure: Failure | None = None
+        self._answer = answer
+        self._clock = clock
+        self._sent_ns = sent_ns
+        self._patience = patience
+        self._timer: asyncio.TimerHandle | None = None
+        if patience.first_token_s is not None or patience.next_token_s is not None:
+            self._look()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        stamps = self._answer.stamps_ns
+        which, since_ns = ("another", stamps[-1]) if stamps else ("a first", self._sent_ns)
+        limit_s = self._patience.next_token_s if stamps else self._patience.first_token_s
+        left_s = POLL_S if limit_s is None else limit_s - (self._clock() - since_ns) / 1e9
+        if limit_s is not None and left_s <= 0:
+            self.failure = Failure("timeout", None, f"no sign of {which} token for {limit_s:g} s")
+            self.scope.cancel()
+            return
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
+
 
 async def exchange(
     stream: Stream,
@@ -28,25 +76,41 @@ async def exchange(
     clock: Callable[[], int],
     on_record: Callable[[Record], None],
     kept: list[bytes] | None = None,
+    patience: Patience | None = None,
 ) -> Record:
     """Send *body* as *request* by *api* and hand over the Record; when cancelled, as that.
 
-    *kept* takes the data of every event, where the answer is needed again.
+    Args:
+        stream: Sends it.
+        api: The API that is spoken.
+        request: What is planned.
+        body: The bytes.
+        clock: Nanoseconds of the run.
+        on_record: Takes the Record.
+        kept: Takes the data of every event, where the answer is needed again.
+        patience: How long tokens may stay away; without end where None.
     """
     answer = Answer(api.piece, kept)
     reply: Reply | None = None
     failure: Failure | None = None
     sent_ns = clock()
+    watch = _Watch(answer, clock, sent_ns, patience or Patience())
     try:
-        reply = await stream(request, body, answer.feed)
-        answer.close(clock())
-        failure = reply_failure(reply, answer)
+        with watch.scope:
+            reply = await stream(request, body, answer.feed)
+        if reply is None:
+            failure = watch.failure
+        else:
+            answer.close(clock())
+            failure = reply_failure(reply, answer)
     except httpx.RequestError as error:
         failure = event_failure(answer) or transport_failure(error)
     except anyio.get_cancelled_exc_class():
         cancelled = Failure("cancelled", None, "cut at the end of the run")
         on_record(record(request, sent_ns, clock(), answer, reply, cancelled))
         raise
+    finally:
+        watch.stop()
     done_ns = clock()
     made = record(request, sent_ns, done_ns, answer, reply, failure)
     on_record(made)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from agentreplay.plan import Plan
 
-Reason = Literal["duration", "work", "interrupted", "gave_up"]
+Reason = Literal["duration", "work", "interrupted", "gave_up", "failed"]
 
 SHORTEST_NS = 1_000_000_000
 """A window shorter than this gives no rates."""
@@ -22,7 +22,8 @@ class Ending:
 
     Attributes:
         reason: `duration`: the plan's time was over; `work`: nothing was left to send;
-            `interrupted`: a signal; `gave_up`: no call had succeeded.
+            `interrupted`: a signal; `gave_up`: no call had succeeded, or the key was refused;
+            `failed`: a call failed, and the plan stops then.
         closed_ns: When the window closed: at the end of sending, or when the first lane had no
             work left.
         done_ns: When the last answer was in, or cut.

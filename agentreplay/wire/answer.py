@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from agentreplay.wire.api import Piece, Usage, error_text
-from agentreplay.wire.sse import Decoder, Event
+from agentreplay.wire.sse import Decoder, Event, EventTooLong
 
 _DONE = b"[DONE]"
 
@@ -41,6 +41,7 @@ class Answer:
         self._piece = piece
         self._kept = kept
         self._events = Decoder()
+        self._endless = False
         self.stamps_ns: list[int] = []
         self.sizes: list[int] = []
         self.counts: list[int | None] = []
@@ -55,7 +56,15 @@ class Answer:
 
     def feed(self, at_ns: int, data: bytes) -> None:
         """Take the bytes of one read, which arrived at *at_ns*."""
-        self._take_all(at_ns, self._events.feed(data))
+        if self._endless:
+            return
+        try:
+            events = self._events.feed(data)
+        except EventTooLong as error:
+            self._endless = True
+            self.broken = self.broken or str(error)
+            return
+        self._take_all(at_ns, events)
 
     def close(self, at_ns: int) -> None:
         """Note the end of the stream; an event cut off by it counts as not sent."""

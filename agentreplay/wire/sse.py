@@ -6,6 +6,13 @@ from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 
+LONGEST_BYTES = 64 << 20
+"""No event of a model is longer; what is, is no event, and must not fill the memory."""
+
+
+class EventTooLong(Exception):  # noqa: N818 - it says what is wrong, not that something is
+    """An event goes on and on."""
+
 
 class Event(NamedTuple):
     """One event: its name, b"" for the default, and its data lines joined by line feeds."""
@@ -21,17 +28,22 @@ class Decoder:
     retry times are dropped.
     """
 
-    __slots__ = ("_after_cr", "_begun", "_data", "_name", "_rest")
+    __slots__ = ("_after_cr", "_begun", "_data", "_held", "_name", "_rest")
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # an unfinished line, in pieces, so that no byte moves twice
         self._data: list[bytes] = []
+        self._held = 0  # bytes of the event that has begun
         self._name = b""
         self._after_cr = False
         self._begun = False
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take the bytes of one read."""
+        """Take the bytes of one read.
+
+        Raises:
+            EventTooLong: the event that has begun is longer than any can be.
+        """
         if (
             self._begun
             and not self._rest
@@ -51,6 +63,11 @@ class Decoder:
         return self._lines(b"\n\n") if self._rest or self._data else []
 
     def _lines(self, data: bytes) -> list[Event]:
+        self._held += len(data)
+        if self._held > LONGEST_BYTES:
+            self._rest.clear()
+            self._data.clear()
+            raise EventTooLong(f"an event of more than {LONGEST_BYTES >> 20} MB")
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -81,4 +98,5 @@ class Decoder:
                 self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
+        self._held = len(rest) + sum(map(len, self._data))
         return events
