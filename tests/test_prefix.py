@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shared_data import needs_shared, weka_files, weka_sessions
 
 from agentreplay.trace.model import Call, Session
-from agentreplay.trace.prefix import Ledger, Reuse, session_reuse, shared_by_plays, trace_reuse
+from agentreplay.trace.prefix import Ledger, Reuse, session_reuse, shared_by_plays
 from agentreplay.trace.structure import shared_prefixes
 
 SIZE = 4
@@ -122,12 +122,12 @@ def test_reuse_adds_up() -> None:
 def test_sessions_share_nothing_with_each_other() -> None:
     """The reuse of a set is the sum over its sessions, even where they are equal."""
     one = session(*prompted([[1, 2], [1, 2, 3]]))
-    assert trace_reuse([one, one]) == session_reuse(one) + session_reuse(one)
+    assert sum(map(session_reuse, [one, one]), Reuse()) == session_reuse(one) + session_reuse(one)
 
 
 def test_a_set_without_sessions_has_no_reuse() -> None:
     """The reuse of nothing is all zeros."""
-    assert trace_reuse([]) == Reuse()
+    assert sum(map(session_reuse, []), Reuse()) == Reuse()
 
 
 # --- The ledger -----------------------------------------------------------------------------------
@@ -325,5 +325,5 @@ def test_shared_reuse_is_what_the_block_ids_say() -> None:
 @needs_shared
 def test_shared_reuse_of_the_whole_set() -> None:
     """The shared recordings repeat 96.207 % of their input tokens."""
-    reuse = trace_reuse(weka_sessions())
+    reuse = sum(map(session_reuse, weka_sessions()), Reuse())
     assert (reuse.tokens, round(reuse.by_tokens or 0.0, 5)) == (678_893_960, 0.96207)

@@ -106,7 +106,7 @@ def line(tally: Tally, now_ns: int, duration_s: float | None, lanes: int, in_fli
         parts.append(f"TTFT {as_duration(tally.ttft_p50_s)}")
     if tally.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in tally.failures.most_common(3))
-        parts.append(f"FAILED {kinds}")
+        parts.append(f"FAILED {kinds}: {tally.last_failure}")
     return " · ".join(parts)
 
 

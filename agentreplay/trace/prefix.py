@@ -7,7 +7,7 @@ could have shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentreplay.trace.model import Call, Session
@@ -108,8 +108,3 @@ def session_reuse(session: Session) -> Reuse:
         tokens += call.isl
         blocks += call.isl // session.block_size
     return Reuse(tokens, seen, blocks, seen // session.block_size)
-
-
-def trace_reuse(sessions: Iterable[Session]) -> Reuse:
-    """Reuse over a set of sessions that share nothing with each other."""
-    return sum(map(session_reuse, sessions), Reuse())
