@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -478,24 +478,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except AgentReplayError as error:
         click.echo(f"agentreplay: {error}", err=True)
         sys.exit(error.exit_code)
-    except BaseExceptionGroup as group:
-        # An error of the user's that came up beside other tasks.
-        known = group.subgroup(AgentReplayError)
-        if known is None:
-            raise
-        first = next(_leaves(known))
-        click.echo(f"agentreplay: {first}", err=True)
-        sys.exit(first.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(SIGNALLED + 2)
-
-
-def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplayError]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 def _endpoint(

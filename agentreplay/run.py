@@ -6,7 +6,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -79,6 +79,14 @@ class _Signals:
         self.scope = anyio.CancelScope()
         self._drain_s = drain_s
 
+    def anew(self) -> anyio.CancelScope:
+        """A scope for what comes after the replay: a signal ends it, also one that came before."""
+        self.replay = None
+        self.scope = anyio.CancelScope()
+        if self.first is not None:
+            self.scope.cancel()
+        return self.scope
+
     async def watch(self) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
@@ -115,23 +123,42 @@ async def run_plan(
         AgentReplayError: no session can be read, the directory can't be written, or the embedded
             server doesn't start.
     """
+    try:
+        return await _run(trace, plan, out, endpoint, profile, limits or Limits(), show)
+    except BaseExceptionGroup as group:
+        # What came up beside other tasks is the user's to mend all the same.
+        known = group.subgroup(AgentReplayError)
+        if known is None:
+            raise
+        raise next(_leaves(known)) from None
+
+
+async def _run(
+    trace: TraceSet,
+    plan: Plan,
+    out: Path,
+    endpoint: Endpoint | None,
+    profile: str,
+    limits: Limits,
+    show: Show | None,
+) -> Result:
     # A strict set is looked through whole, so that it fails now and not in the middle of the run.
     looked_at = islice(trace.readable(), None if trace.strict else 1)
     if not sum(1 for _ in looked_at):
         raise TraceError(trace.nothing())
     _allow_connections(plan.users)
     raise_malloc_threshold()
-    manifest = _manifest(trace, plan, limits or Limits())
+    manifest = _manifest(trace, plan, limits)
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
     with RunWriter(out, manifest) as writer:
         async with AsyncExitStack() as stack, anyio.create_task_group() as beside:
             beside.start_soon(signals.watch)
-            hashed: list[str | None] = []
-            beside.start_soon(_hash, trace, hashed)
+            digest = _Digest()
+            beside.start_soon(digest.compute, trace)
             ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
             health: ClientHealth | None = None
             draws: Draws | None = None
-            cache: CacheCounters | None = None
+            before = cache = None
             with signals.scope:
                 if endpoint is None:
                     url = await stack.enter_async_context(embedded(profile))
@@ -147,19 +174,18 @@ async def run_plan(
                 draws.context_tokens = plan.context_tokens or known.context_tokens
                 if plan.fit == "fail":
                     await draws.look_through()
-                async with open_client(endpoint, time.monotonic_ns) as client:
-                    before = await cache_counters(client, endpoint)
+                before = await _read_counters(endpoint)
                 with show(manifest["endpoint"]) if show else nullcontext() as view:
                     ending, health = await _replay(
                         draws, plan, endpoint, known, writer, signals, view
                     )
-                async with open_client(endpoint, time.monotonic_ns) as client:
-                    after = await cache_counters(client, endpoint)
-                cache = after.since(before) if after and before else None
-            while not hashed and signals.first is None:
-                await anyio.sleep(0.01)
+            with signals.anew():
+                if before is not None and endpoint is not None:
+                    after = await _read_counters(endpoint)
+                    cache = after.since(before) if after else None
+                await digest.done.wait()
             facts = {
-                "trace_sha256": hashed[0] if hashed else None,
+                "trace_sha256": digest.value,
                 "skipped": trace.skipped,
                 "notes": {path: dict(notes) for path, notes in trace.notes.items()},
                 "fit": draws.facts() if draws else None,
@@ -257,11 +283,33 @@ async def _replay(
         return ending, watch.health()
 
 
-async def _hash(trace: TraceSet, hashed: list[str | None]) -> None:
-    try:
-        hashed.append(await anyio.to_thread.run_sync(content_hash, trace, abandon_on_cancel=True))
-    except OSError:
-        hashed.append(None)  # a file has gone meanwhile: the set can't be named any more
+class _Digest:
+    """The content hash of a trace set, made on the side; None until then, and where a file has
+    gone meanwhile, so that the set can't be named any more."""
+
+    def __init__(self) -> None:
+        self.value: str | None = None
+        self.done = anyio.Event()
+
+    async def compute(self, trace: TraceSet) -> None:
+        try:
+            self.value = await anyio.to_thread.run_sync(content_hash, trace, abandon_on_cancel=True)
+        except OSError:
+            pass
+        self.done.set()
+
+
+async def _read_counters(endpoint: Endpoint) -> CacheCounters | None:
+    async with open_client(endpoint, time.monotonic_ns) as client:
+        return await cache_counters(client, endpoint)
+
+
+def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplayError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -328,23 +329,12 @@ def test_a_saturated_server_shows(trace: Path, tmp_path: Path) -> None:
     assert interactivity(16) > interactivity(1)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_drains_and_reports(
-    trace: Path, tmp_path: Path, number: int, code: int
-) -> None:
-    """A signal while running: exit code 128 + its number, and a report marked interrupted."""
-    out = tmp_path / "out"
+def started(trace: Path, out: Path) -> subprocess.Popen[str]:
+    """A run that has records on disk, and goes on for minutes."""
     process = subprocess.Popen(
         [
-            sys.executable,
-            "-m",
-            "agentreplay",
-            "run",
-            str(trace),
-            "--duration",
-            "5m",
-            "--out",
-            str(out),
+            *(sys.executable, "-m", "agentreplay", "run", str(trace)),
+            *("--duration", "5m", "--out", str(out)),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -353,6 +343,17 @@ def test_a_signal_stops_drains_and_reports(
     records = out / "records.jsonl"
     while not (records.exists() and records.stat().st_size):
         assert process.poll() is None
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_drains_and_reports(
+    trace: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    """A signal while running: exit code 128 + its number, and a report marked interrupted."""
+    out = tmp_path / "out"
+    process = started(trace, out)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == code, stderr
@@ -363,26 +364,9 @@ def test_a_signal_stops_drains_and_reports(
 def test_a_killed_run_can_be_reported(trace: Path, tmp_path: Path) -> None:
     """After kill -9 what was flushed is reported, marked interrupted."""
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "agentreplay",
-            "run",
-            str(trace),
-            "--duration",
-            "5m",
-            "--out",
-            str(out),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    records = out / "records.jsonl"
-    while not (records.exists() and records.stat().st_size):
-        assert process.poll() is None
+    process = started(trace, out)
     process.kill()
-    process.wait()
+    process.communicate()
     value = orjson.loads(agentreplay("report", out, "--json").stdout)
     assert value["metrics"]["requests"]["succeeded"] > 0
     assert "interrupted" in [reason["id"] for reason in value["verdict"]["reasons"]]

@@ -10,6 +10,7 @@ from virtually import chain
 
 from agentreplay.errors import TraceError
 from agentreplay.plan import Plan, first_sessions, visits
+from agentreplay.run import run_plan
 from agentreplay.trace.draw import Draws
 from agentreplay.trace.formats import native
 from agentreplay.trace.load import TraceSet, load
@@ -76,3 +77,10 @@ def test_the_first_sessions_are_those_of_the_first_visits() -> None:
     assert list(first_sessions(plan, 7)) == [
         next(visits(plan, lane, 7)).session for lane in range(5)
     ]
+
+
+def test_a_run_raises_what_the_user_can_mend(trace: TraceSet, tmp_path: Path) -> None:
+    """What comes up beside other tasks of a run is raised as it is, not wrapped in a group."""
+    plan = Plan(users=1, sessions=1, duration_s=None, fit="fail", context_tokens=800)
+    with pytest.raises(TraceError, match="needs 842 tokens"):
+        anyio.run(run_plan, trace, plan, tmp_path / "out")

@@ -33,6 +33,7 @@ from scripted import (
     usage,
 )
 
+from agentreplay.client.calibrate import lone_request
 from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_client
 from agentreplay.client.exchange import exchange
 from agentreplay.client.stream import Reply, Sink, Stream
@@ -49,25 +50,7 @@ GOOD: Script = [(0, role()), (0, c(1)), (0, c(1)), (0, fin()), (0, usage(3, 2)),
 
 def request() -> Request:
     """A planned request."""
-    return Request(
-        lane=0,
-        visit=0,
-        session="s",
-        index=0,
-        call=0,
-        calls=1,
-        agent="",
-        due_ns=time.monotonic_ns(),
-        isl=3,
-        osl=2,
-        overlong=0,
-        block=64,
-        shared=0,
-        reuse=0,
-        history="recorded",
-        recorded_s=None,
-        gap_cut_s=0.0,
-    )
+    return lone_request(time.monotonic_ns(), 3, 2)
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:

@@ -12,9 +12,9 @@ import httpx
 import orjson
 import pytest
 
+from agentreplay.client.calibrate import lone_request
 from agentreplay.client.stream import Reply, Stream
 from agentreplay.errors import EndpointError
-from agentreplay.metrics.record import Request
 from agentreplay.sim import chat, virtual
 from agentreplay.sim.engine import PROFILES, Profile
 from agentreplay.sim.server import SimServer, embedded
@@ -32,25 +32,7 @@ TINY = Profile(
     kv_tokens=4096,
     block_size=16,
 )
-REQUEST = Request(
-    lane=0,
-    visit=0,
-    session="s",
-    index=0,
-    call=0,
-    calls=1,
-    agent="",
-    due_ns=0,
-    isl=0,
-    osl=0,
-    overlong=0,
-    block=16,
-    shared=0,
-    reuse=0,
-    history="recorded",
-    recorded_s=None,
-    gap_cut_s=0.0,
-)
+REQUEST = lone_request(0, 0, 0)
 MS = 1_000_000
 
 

@@ -92,11 +92,11 @@ class LiveConversation:
 
     def _continued(self, i: int, parent: int) -> LivePrompt | None:
         """What the parent sent, its answer, and a new part; None where call *i* rewrites it."""
-        session, template = self._session, self._template
-        call, before = session.calls[i], session.calls[parent]
+        call, template = self._session.calls[i], self._template
         sent, served = self._sent.get(parent), self._served.get(parent)
-        whole = (before.isl // session.block_size - TAIL_BLOCKS) * session.block_size
-        if sent is None or served is None or served.turn is None or call.shared < whole:
+        if sent is None or served is None or served.turn is None:
+            return None
+        if not self._goes_on(i, parent):
             return None
         seen = served.isl + served.osl
         count = max(1, round((call.isl - seen - template.pair) / template.tokens_per_word))
@@ -110,6 +110,12 @@ class LiveConversation:
             recorded_until=sent.recorded_until,
         )
 
+    def _goes_on(self, i: int, parent: int) -> bool:
+        """Whether call *i* keeps the prompt of its parent, but for the tail."""
+        block = self._session.block_size
+        whole = (self._session.calls[parent].isl // block - TAIL_BLOCKS) * block
+        return self._session.calls[i].shared >= whole
+
     def _recorded(self, i: int, parent: int | None) -> LivePrompt:
         """The prompt as recorded, of which the server has seen what it was sent as recorded."""
         made = Conversation(
@@ -118,14 +124,16 @@ class LiveConversation:
             session_key=self._session_key,
             visit_key=self._visit_key,
         ).prompt(i)
-        served = self._served.get(parent) if parent is not None else None
-        sent = self._sent.get(parent) if parent is not None else None
-        call = self._session.calls[i]
+        call, sent, substituted = self._session.calls[i], None, False
+        if parent is not None:
+            sent, served = self._sent.get(parent), self._served.get(parent)
+            broken = served is not None and served.turn is None
+            substituted = broken and self._goes_on(i, parent)
         return LivePrompt(
             messages=made.messages,
             overlong=made.overlong,
             live=False,
-            substituted=served is not None and served.turn is None,
+            substituted=substituted,
             seen=min(call.shared, sent.recorded_until) if sent else None,
             recorded_until=call.isl,
         )

@@ -131,7 +131,9 @@ class TraceSet(Sequence[Session]):
 
     def nothing(self) -> str:
         """Why no session could be read, in words."""
-        named = ", ".join(map(str, self.paths))
+        named = ", ".join(map(str, self.paths[:3]))
+        if len(self.paths) > 3:
+            named += f" and {len(self.paths) - 3} more"
         if not self.files:
             return f"{named}: no trace files (looked for {', '.join(sorted(SUFFIXES))})"
         source, cause = next(iter(self.skipped.items()), (named, "the file is empty"))
