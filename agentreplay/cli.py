@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import units
-from agentreplay.errors import AgentReplayError
+from agentreplay.errors import EXIT_SIGNALLED, EXIT_UNUSABLE, AgentReplayError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from agentreplay.plan import Plan
     from agentreplay.run import Result
     from agentreplay.trace.load import TraceSet
-
-INVALID, UNUSABLE, SIGNALLED = 3, 4, 128
 
 LOOP = {"use_uvloop": sys.platform != "win32"}
 
@@ -357,7 +355,7 @@ def probe(url: str, as_json: bool, **address: Any) -> None:
     else:
         _print(probe_report(found))
     if not found.usable:
-        sys.exit(UNUSABLE)
+        sys.exit(EXIT_UNUSABLE)
 
 
 @cli.command()
@@ -479,7 +477,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"agentreplay: {error}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(SIGNALLED + 2)
+        sys.exit(EXIT_SIGNALLED + 2)
 
 
 def _endpoint(
@@ -597,30 +595,15 @@ def _show(result: Result, as_json: bool) -> None:
     import orjson
 
     from agentreplay.report.text import report as as_text
+    from agentreplay.run import exit_code
 
     if as_json:
         click.echo(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode())
     else:
         _print(as_text(result.value))
-    code, why = _exit_code(result)
+    code, why = exit_code(result)
     click.echo(f"{result.run.path} · exit {code}: {why}", err=as_json)
     sys.exit(code)
-
-
-def _exit_code(result: Result) -> tuple[int, str]:
-    """The exit code of a run, and its reason in words."""
-    value = result.value
-    if result.signal is not None:
-        return SIGNALLED + result.signal, "interrupted"
-    if not value["metrics"]["requests"]["succeeded"]:
-        if value["failures"]:
-            group = value["failures"][0]
-            return UNUSABLE, f"nothing succeeded: {group['kind']}: {group['example']}"
-        return UNUSABLE, "nothing succeeded"
-    reasons = value["verdict"]["reasons"]
-    if reasons:
-        return INVALID, "invalid: " + "; ".join(f"{r['id']}: {r['text']}" for r in reasons)
-    return 0, "valid"
 
 
 if __name__ == "__main__":

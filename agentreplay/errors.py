@@ -5,11 +5,16 @@ message says what is wrong, where, and what to do; the command line prints it as
 with `exit_code`.
 """
 
+EXIT_USAGE = 2  # a wrong option or file
+EXIT_INVALID = 3  # the run finished, but can't be trusted
+EXIT_UNUSABLE = 4  # nothing could be measured at the endpoint
+EXIT_SIGNALLED = 128  # plus the number of the signal
+
 
 class AgentReplayError(Exception):
     """The user can mend this."""
 
-    exit_code = 2
+    exit_code = EXIT_USAGE
 
 
 class TraceError(AgentReplayError):
@@ -19,4 +24,4 @@ class TraceError(AgentReplayError):
 class EndpointError(AgentReplayError):
     """The endpoint can't be used at all: nothing could be measured."""
 
-    exit_code = 4
+    exit_code = EXIT_UNUSABLE

@@ -23,7 +23,13 @@ from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_cli
 from agentreplay.client.health import LoopWatch
 from agentreplay.client.server_metrics import CacheCounters, cache_counters
 from agentreplay.client.transport import raise_malloc_threshold
-from agentreplay.errors import AgentReplayError, TraceError
+from agentreplay.errors import (
+    EXIT_INVALID,
+    EXIT_SIGNALLED,
+    EXIT_UNUSABLE,
+    AgentReplayError,
+    TraceError,
+)
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
@@ -224,6 +230,22 @@ def conclude(path: Path, signal_number: int | None = None) -> Result:
     value = summary_value(read.manifest, read.ending, read.facts, summary)
     write_summary(path, value)
     return Result(read, summary, value, signal_number)
+
+
+def exit_code(result: Result) -> tuple[int, str]:
+    """The exit code of a run, and its reason in words."""
+    value = result.value
+    if result.signal is not None:
+        return EXIT_SIGNALLED + result.signal, "interrupted"
+    if not value["metrics"]["requests"]["succeeded"]:
+        if value["failures"]:
+            group = value["failures"][0]
+            return EXIT_UNUSABLE, f"nothing succeeded: {group['kind']}: {group['example']}"
+        return EXIT_UNUSABLE, "nothing succeeded"
+    reasons = value["verdict"]["reasons"]
+    if reasons:
+        return EXIT_INVALID, "invalid: " + "; ".join(f"{r['id']}: {r['text']}" for r in reasons)
+    return 0, "valid"
 
 
 async def _prepare(endpoint: Endpoint) -> Calibration:
