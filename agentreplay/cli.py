@@ -212,6 +212,11 @@ def cli() -> None:
     help="One without another token for so long has failed.  [default: no limit]",
 )
 @click.option(
+    "--retry-busy",
+    is_flag=True,
+    help="Wait as Retry-After says (1 s without) and ask again after a 429 or 503.",
+)
+@click.option(
     "--on-error",
     type=click.Choice(["end-session", "continue", "stop"]),
     default="end-session",
@@ -265,6 +270,7 @@ def run(
     connect_timeout: float,
     first_token_timeout: float | None,
     next_token_timeout: float | None,
+    retry_busy: bool,
     on_error: str,
     history: str,
     fit: str,
@@ -311,6 +317,7 @@ def run(
         first_token_s=first_token_timeout,
         next_token_s=next_token_timeout,
         on_error=on_error,
+        retry_busy=retry_busy,
         history=history,
         fit=fit,
         context_tokens=context,

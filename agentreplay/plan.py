@@ -41,6 +41,7 @@ class Plan:
         first_token_s: A call without a token after this long has failed; None for no limit.
         next_token_s: One without another token for this long has failed; None for no limit.
         on_error: What a failed call does: it ends its session, or nothing, or the run.
+        retry_busy: Whether a call that is refused with 429 or 503 waits and is sent again.
         history: Whether assistant turns are sent as recorded, or as the server answered.
         fit: What becomes of sessions that are too long for the model's context: they are left
             out, or their calls that are too long, or the run fails before it sends anything.
@@ -64,6 +65,7 @@ class Plan:
     first_token_s: float | None = None
     next_token_s: float | None = None
     on_error: OnError = "end-session"
+    retry_busy: bool = False
     history: History = "recorded"
     fit: Fit = "drop-session"
     context_tokens: int | None = None

@@ -8,6 +8,7 @@ it is due, and nothing is sent after the end.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import anyio
 
@@ -192,7 +193,7 @@ class Replay:
             body = play.body(i)
             if not await self._until(due_ns, set()) or over():
                 return
-            succeeded = await self._send(play, i, body)
+            succeeded = await self._send(play, i, body, waits)
             failed = failed or not succeeded
             if succeeded or self.plan.on_error == "continue":
                 for freed in play.end(i, self._clock()):
@@ -205,23 +206,32 @@ class Replay:
                 calls.start_soon(call, i)
         return not failed
 
-    async def _send(self, play: Play, i: int, body: bytes) -> bool:
-        """Send one call; whether it succeeded."""
-        self.in_flight += 1
-        kept: list[bytes] | None = [] if self.plan.history == "live" else None
-        try:
-            record = await exchange(
-                self._stream,
-                self._dialect.api,
-                play.request(i),
-                body,
-                self._clock,
-                self._on_record,
-                kept,
-                Patience(self.plan.first_token_s, self.plan.next_token_s),
-            )
-        finally:
-            self.in_flight -= 1
+    async def _send(self, play: Play, i: int, body: bytes, waits: set[anyio.CancelScope]) -> bool:
+        """Send one call, again where the server is busy; whether it succeeded."""
+        plan, request = self.plan, play.request(i)
+        patience = Patience(plan.first_token_s, plan.next_token_s, plan.retry_busy)
+        kept: list[bytes] | None = [] if plan.history == "live" else None
+        while True:
+            self.in_flight += 1
+            try:
+                record = await exchange(
+                    self._stream,
+                    self._dialect.api,
+                    request,
+                    body,
+                    self._clock,
+                    self._on_record,
+                    kept,
+                    patience,
+                )
+            finally:
+                self.in_flight -= 1
+            if record.retry_s is None:
+                break
+            again_ns = record.done_ns + round(record.retry_s * 1e9)
+            if not await self._until(again_ns, waits):
+                return False
+            request = replace(request, busy_s=(again_ns - request.due_ns) / 1e9)
         if record.error is None:
             self._succeeded += 1
             if kept is not None:
@@ -231,8 +241,8 @@ class Replay:
         late = self._clock() >= NO_SUCCESS_S * 1e9
         if record.error.kind == "auth":
             self.stop("gave_up", GIVE_UP_DRAIN_S)  # whoever is refused once is refused always
-        elif self.plan.on_error == "stop":
-            self.stop("failed", self.plan.drain_s)
+        elif plan.on_error == "stop":
+            self.stop("failed", plan.drain_s)
         if not self._succeeded and (self._failed >= self._patience_calls or late):
             self.stop("gave_up", GIVE_UP_DRAIN_S)
         return False

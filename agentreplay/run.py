@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import platform
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import islice
@@ -19,8 +18,9 @@ import anyio
 import anyio.to_thread
 
 from agentreplay.client.calibrate import Calibration, calibrate
-from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_client, shown
+from agentreplay.client.endpoint import Endpoint, api_url, http_stream, masked, open_client, shown
 from agentreplay.client.health import LoopWatch
+from agentreplay.client.machine import allow_files, cautions
 from agentreplay.client.server_metrics import CacheCounters, cache_counters
 from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.errors import (
@@ -45,9 +45,6 @@ from agentreplay.trace.load import TraceSet, content_hash
 BRIEF_DRAIN_S = 5.0
 """How long answers may still take after a first signal; a second one cuts them."""
 
-SPARE_FILES = 64
-"""Open files besides one connection a user; a user with subagents may need more of them."""
-
 FLUSH_S = 1.0
 VIEW_S = 0.25
 
@@ -56,7 +53,7 @@ View = Callable[[int, Replay, Record | None], None]
 called without one a few times a second."""
 
 Show = Callable[[dict[str, Any]], AbstractContextManager[View]]
-"""Makes the view once the endpoint is known, from what run.json says of it."""
+"""Makes the view once the endpoint is known, from what run.json says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +149,10 @@ async def _run(
     looked_at = islice(trace.readable(), None if trace.strict else 1)
     if not sum(1 for _ in looked_at):
         raise TraceError(trace.nothing())
-    _allow_connections(plan.users)
+    allow_files(plan.users)
     raise_malloc_threshold()
     manifest = _manifest(trace, plan, limits)
+    manifest["cautions"] = cautions(plan.users, len(endpoint.urls) if endpoint else 1)
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
     with RunWriter(out, manifest) as writer:
         async with AsyncExitStack() as stack, anyio.create_task_group() as beside:
@@ -181,7 +179,7 @@ async def _run(
                 if plan.fit == "fail":
                     await draws.look_through()
                 before = await _read_counters(endpoint)
-                with show(manifest["endpoint"]) if show else nullcontext() as view:
+                with show(manifest) if show else nullcontext() as view:
                     ending, health = await _replay(
                         draws, plan, endpoint, known, writer, signals, view
                     )
@@ -200,27 +198,6 @@ async def _run(
             writer.end(ending, health, facts)
             beside.cancel_scope.cancel()
     return conclude(out, signals.first)
-
-
-def _allow_connections(users: int) -> None:
-    """Raise the limit of open files as far as it goes, and say when that can't be enough.
-
-    Raises:
-        AgentReplayError: the limit is below one connection a user.
-    """
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    needed = users + SPARE_FILES
-    if hard not in (-1, resource.RLIM_INFINITY) and hard < needed:
-        raise AgentReplayError(
-            f"{users} users need {needed} open files, the limit is {hard}: raise it (ulimit -n) "
-            "or use fewer users"
-        )
 
 
 def conclude(path: Path, signal_number: int | None = None) -> Result:
@@ -268,6 +245,8 @@ async def _replay(
         return time.monotonic_ns() - origin_ns
 
     def on_record(record: Record) -> None:
+        if record.error is not None:
+            record = replace(record, error=masked(endpoint, record.error))
         writer.append(record)
         if view is not None:
             view(clock(), replay, record)

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import httpx
 
-from agentreplay.client.endpoint import CONNECT_S, Endpoint, beside, http_stream
+from agentreplay.client.endpoint import CONNECT_S, Endpoint, beside, http_stream, masked
 from agentreplay.client.exchange import exchange, transport_failure
 from agentreplay.client.stream import Stream
 from agentreplay.metrics.record import Failure, Record, Request
@@ -61,6 +61,15 @@ async def calibrate(
 
     What fails is told in the result: whether the endpoint works shows in the run.
     """
+    known = await _calibrate(endpoint, client, clock)
+    return (
+        known if known.failure is None else replace(known, failure=masked(endpoint, known.failure))
+    )
+
+
+async def _calibrate(
+    endpoint: Endpoint, client: httpx.AsyncClient, clock: Callable[[], int]
+) -> Calibration:
     form: Form = "messages"
     if endpoint.api is completions.API:
         form = "ids" if endpoint.token_ids else "text"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -14,7 +17,7 @@ import httpx
 from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.client.transport import Transport
 from agentreplay.errors import AgentReplayError
-from agentreplay.metrics.record import Request
+from agentreplay.metrics.record import Failure, Request
 from agentreplay.wire import chat, completions, messages, responses
 from agentreplay.wire.api import Api
 
@@ -33,6 +36,7 @@ ANTHROPIC_VERSION = "2023-06-01"
 
 SECRET_WORDS = ("key", "token", "secret", "sig", "pass", "auth", "code")
 MASK = "***"
+SHORTEST_SECRET = 6
 
 SESSION_HEADER = "X-Session-ID"
 REQUEST_HEADER = "X-Request-ID"
@@ -75,6 +79,26 @@ class Endpoint:
     ca: str | None = None
     insecure: bool = False
 
+    def mask(self, text: str) -> str:
+        """*text* without what nobody must read; servers repeat keys that they refuse."""
+        for secret in self._secrets():
+            text = text.replace(secret, MASK)
+        return text
+
+    def _secrets(self) -> list[str]:
+        """Longest first, so that none is left in parts; very short ones hide nothing."""
+        found = [value for _, value in self.headers]
+        found += [value.removeprefix("Bearer ") for value in found]
+        found.append(self.api_key or "")
+        for url in self.urls:
+            parts = urlsplit(url)
+            found += [value for name, value in parse_qsl(parts.query) if is_secret(name)]
+            if parts.password:
+                found.append(unquote(parts.password))
+                user = f"{unquote(parts.username or '')}:{unquote(parts.password)}"
+                found.append(base64.b64encode(user.encode()).decode())
+        return sorted((text for text in found if len(text) >= SHORTEST_SECRET), key=len)[::-1]
+
 
 def api_url(url: str, api: Api = chat.API) -> str:
     """The full address of an API, from a host, its /v1, or the full address.
@@ -109,6 +133,11 @@ def shown(url: str) -> str:
         if is_secret(name):
             query = query.replace(value, MASK)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
+
+
+def masked(endpoint: Endpoint, failure: Failure) -> Failure:
+    """A failure whose words hold none of the endpoint's secrets."""
+    return replace(failure, message=endpoint.mask(failure.message))
 
 
 def is_secret(name: str) -> bool:
@@ -211,10 +240,25 @@ def http_stream(
                     sink(clock(), data)
             else:
                 said = await _first_bytes(response)
-            reconnected = bool(response.extensions.get("reconnected"))
-            return Reply(response.status_code, kind, said, reconnected)
+            return Reply(
+                response.status_code,
+                kind,
+                said,
+                reconnected=bool(response.extensions.get("reconnected")),
+                retry_after_s=_seconds_until(response.headers.get("retry-after", "")),
+            )
 
     return stream
+
+
+def _seconds_until(after: str) -> float | None:
+    """What a Retry-After header says: seconds, or a date (RFC 9110, 10.2.3); None for neither."""
+    try:
+        if after.isdecimal():
+            return float(after)
+        return max(0.0, parsedate_to_datetime(after).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 async def _first_bytes(response: httpx.Response) -> bytes:

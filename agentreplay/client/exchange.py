@@ -6,8 +6,11 @@ An endpoint's failure is data: nothing that a server or the network does raises 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,15 +24,29 @@ from agentreplay.wire.api import Api, error_text
 
 MESSAGE_CHARS = 500
 
+EXHAUSTED = (errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
+"""This machine has no port, open file or buffer left for another connection."""
+
 POLL_S = 1.0
 """Without a limit on the first token, it is looked for so often, to start the next limit's time."""
 
 
+BUSY_S = 1.0
+"""A busy server that doesn't say when is asked again after this time."""
+
+SHORTEST_BUSY_S, LONGEST_BUSY_S = 0.1, 600.0
+"""No server is asked again sooner, and none for longer than this in all."""
+
+
 class Patience(NamedTuple):
-    """How long tokens may stay away before a request has failed; None for no limit."""
+    """How long tokens may stay away before a request has failed; None for no limit.
+
+    With `retry_busy` a refusal with 429 or 503 is no failure yet: the request is to be sent again.
+    """
 
     first_token_s: float | None = None
     next_token_s: float | None = None
+    retry_busy: bool = False
 
 
 class _Watch:
@@ -94,7 +111,8 @@ async def exchange(
     reply: Reply | None = None
     failure: Failure | None = None
     sent_ns = clock()
-    watch = _Watch(answer, clock, sent_ns, patience or Patience())
+    patience = patience or Patience()
+    watch = _Watch(answer, clock, sent_ns, patience)
     try:
         with watch.scope:
             reply = await stream(request, body, answer.feed)
@@ -111,8 +129,9 @@ async def exchange(
         raise
     finally:
         watch.stop()
-    done_ns = clock()
-    made = record(request, sent_ns, done_ns, answer, reply, failure)
+    made = record(request, sent_ns, clock(), answer, reply, failure)
+    if patience.retry_busy and reply is not None:
+        made = replace(made, retry_s=_busy_s(request, reply))
     on_record(made)
     return made
 
@@ -187,7 +206,7 @@ def transport_failure(error: httpx.RequestError) -> Failure:
     if isinstance(error, httpx.TimeoutException):
         kind = "timeout"
     elif isinstance(error, httpx.ConnectError):
-        kind = "tls" if isinstance(error.__cause__, ssl.SSLError) else "connect"
+        kind = _connect_kind(error)
     elif isinstance(error, httpx.RemoteProtocolError):
         kind = "truncated"
     elif isinstance(error, httpx.DecodingError):
@@ -195,6 +214,33 @@ def transport_failure(error: httpx.RequestError) -> Failure:
     elif isinstance(error, httpx.NetworkError):
         kind = "reset"
     return Failure(kind, None, _short(str(error) or type(error).__name__))
+
+
+def _connect_kind(error: httpx.ConnectError) -> str:
+    """Whose fault a connection is that did not come about: this machine's, of TLS, or the peer's.
+
+    Through a proxy the cause lies some exceptions deeper.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return "tls"
+        if isinstance(cause, OSError):
+            # Where several addresses were tried, only the words of each error are left.
+            said = str(cause)
+            if any(cause.errno == why or os.strerror(why) in said for why in EXHAUSTED):
+                return "client"
+        cause = cause.__cause__ or cause.__context__
+    return "connect"
+
+
+def _busy_s(request: Request, reply: Reply) -> float | None:
+    """How long to wait before *request* is sent again; None where it is not to be."""
+    if reply.status not in (429, 503):
+        return None
+    wait_s = BUSY_S if reply.retry_after_s is None else reply.retry_after_s
+    wait_s = max(wait_s, SHORTEST_BUSY_S)
+    return wait_s if request.busy_s + wait_s <= LONGEST_BUSY_S else None
 
 
 def _refusal(reply: Reply) -> Failure:

@@ -23,7 +23,14 @@ from agentreplay.client.calibrate import (
     lone_request,
     served_models,
 )
-from agentreplay.client.endpoint import CONNECT_S, Endpoint, beside, http_stream, open_client
+from agentreplay.client.endpoint import (
+    CONNECT_S,
+    Endpoint,
+    beside,
+    http_stream,
+    masked,
+    open_client,
+)
 from agentreplay.client.exchange import exchange
 from agentreplay.client.findings import BLOCKING, NAMES, OUTPUT_TOKENS, Finding, Findings, Seen
 from agentreplay.client.stream import Reply, Sink
@@ -114,6 +121,7 @@ class _Ask:
     """Sends requests of known words to an endpoint, each for so long and no longer."""
 
     def __init__(self, endpoint: Endpoint, client: httpx.AsyncClient) -> None:
+        self._endpoint = endpoint
         self._stream = http_stream(client, endpoint, time.monotonic_ns, f"probe-{_key()}")
 
     async def __call__(
@@ -148,6 +156,8 @@ class _Ask:
         if limit.cancelled_caught:
             failure = Failure("timeout", None, f"no whole answer within {ANSWER_S:.0f} s")
             record = replace(record, error=failure)
+        if record.error is not None:
+            record = replace(record, error=masked(self._endpoint, record.error))
         return Seen(record, replies[0] if replies else None)
 
 

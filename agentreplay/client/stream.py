@@ -27,12 +27,14 @@ class Reply:
         body: The first bytes of a response that was no event stream; empty for an event stream,
             whose bytes went to the sink.
         reconnected: A reused connection was found closed, and the request sent once more.
+        retry_after_s: How long the server asks to wait before the next try; None where it doesn't.
     """
 
     status: int
     content_type: str
     body: bytes
     reconnected: bool = False
+    retry_after_s: float | None = None
 
 
 Stream: TypeAlias = Callable[[Request, bytes, Sink], Awaitable[Reply]]

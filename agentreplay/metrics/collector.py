@@ -63,6 +63,7 @@ class Collector:
         gaps: Pooled gaps between chunks.
         found: What the server found of each prompt, where it says so.
         cut_s: Seconds by which waits were cut.
+        busy_s: Seconds that were waited for a busy server.
         run_first_ns: When the first successful measured request was sent.
         run_last_ns: When the last of them ended.
     """
@@ -80,6 +81,7 @@ class Collector:
         self.gaps = _Gaps()
         self.found: list[Found] = []
         self.cut_s = 0.0
+        self.busy_s = 0.0
         self.run_first_ns: int | None = None
         self.run_last_ns = 0
 
@@ -94,6 +96,9 @@ class Collector:
     def add(self, record: Record) -> None:
         """Take a record."""
         request, error = record.request, record.error
+        if record.retry_s is not None:
+            self._add_refusal(record.sent_ns, record.done_ns, record.retry_s)
+            return
         failed = error is not None and error.kind != "cancelled"
         if not failed:
             self._add_tokens(record)
@@ -113,6 +118,7 @@ class Collector:
         if error is not None:
             if failed:
                 self.errors[error.kind] += 1
+                self.counts["partial"] += record.osl or 0
                 self.examples.setdefault(error.kind, error.message)
             else:
                 self.counts["cancelled"] += 1
@@ -126,7 +132,7 @@ class Collector:
         if not self.window.holds(record.sent_ns):
             self.counts["after_window"] += 1
             return
-        self._keep("lag", (record.sent_ns - request.due_ns) / 1e9)
+        self._keep("lag", (record.sent_ns - request.due_ns) / 1e9 - request.busy_s)
         self.counts["isl"] += request.isl
         self.counts["reuse"] += request.reuse
         self.counts["blocks"] += request.isl // request.block
@@ -134,6 +140,13 @@ class Collector:
         self.counts["shared_blocks"] += request.shared // request.block
         if error is None:
             self._add_success(record)
+
+    def _add_refusal(self, sent_ns: int, done_ns: int, retry_s: float) -> None:
+        """A busy server's, which was waited out: the next try stands for the request."""
+        self.flights.append((sent_ns, done_ns))
+        if sent_ns >= self.window.open_ns:
+            self.counts["busy"] += 1
+            self.busy_s += retry_s
 
     def _add_success(self, record: Record) -> None:
         """The distributions over requests."""

@@ -33,6 +33,8 @@ class Request:
             answer), or `substituted` (recorded, since the server's answer could not go back).
         recorded_s: How long the recorded call took, where that was measured.
         gap_cut_s: Seconds by which the wait before it was cut (`Plan.max_gap_s`).
+        busy_s: Seconds from when it was due to this try, the server having been too busy for
+            those before (`Plan.retry_busy`); 0 for a first try.
     """
 
     lane: int
@@ -52,6 +54,7 @@ class Request:
     history: str
     recorded_s: float | None
     gap_cut_s: float
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class Record:
         estimated: The server sent no usage, so `osl` is an estimate.
         finish: The server's finish_reason.
         error: None for a success.
+        retry_s: Seconds after which it is sent again, the server being too busy; None where it
+            is not. Such a refusal is neither a success nor a failure.
     """
 
     request: Request
@@ -113,3 +118,4 @@ class Record:
     estimated: bool
     finish: str | None
     error: Failure | None
+    retry_s: float | None = None

@@ -173,6 +173,8 @@ def _metrics(
         },
         "errors": dict(sorted(sums.errors.items())),
         "error_rate": _ratio(failed, attempted),
+        "partial_tokens": counts["partial"],
+        "busy": {"refusals": counts["busy"], "waited": sums.busy_s},
         "context_overflow_rate": _ratio(sums.errors["context_overflow"], attempted),
         "sessions": _sessions(sums),
         "session_slowdown": distribution(

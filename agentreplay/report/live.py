@@ -36,18 +36,23 @@ class Tally:
         succeeded: Requests that succeeded.
         failures: Failed requests by kind.
         last_failure: The latest cause.
+        busy: Refusals of a busy server that were waited out.
     """
 
     def __init__(self) -> None:
         self.succeeded = 0
         self.failures: Counter[str] = Counter()
         self.last_failure = ""
+        self.busy = 0
         self._recent: deque[tuple[int, int, int]] = deque()
         self._tpot_s = array("d")
         self._ttft_s = array("d")
 
     def take(self, record: Record) -> None:
         """Count a record."""
+        if record.retry_s is not None:
+            self.busy += 1
+            return
         if record.error is not None:
             if record.error.kind != "cancelled":
                 self.failures[record.error.kind] += 1
@@ -104,6 +109,8 @@ def line(tally: Tally, now_ns: int, duration_s: float | None, lanes: int, in_fli
         parts.append(f"P90 {tally.interactivity_p90:.1f} tok/s/user")
     if tally.ttft_p50_s is not None:
         parts.append(f"TTFT {as_duration(tally.ttft_p50_s)}")
+    if tally.busy:
+        parts.append(f"{tally.busy} × busy")
     if tally.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in tally.failures.most_common(3))
         parts.append(f"FAILED {kinds}: {tally.last_failure}")
@@ -117,13 +124,14 @@ class LiveView:
 
     Args:
         plan: The plan of the run.
-        endpoint: What run.json says of the endpoint.
+        manifest: What run.json says.
     """
 
-    def __init__(self, plan: Plan, endpoint: Mapping[str, Any]) -> None:
+    def __init__(self, plan: Plan, manifest: Mapping[str, Any]) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._plan = plan
-        self._endpoint = endpoint
+        self._endpoint = manifest["endpoint"]
+        self._cautions = manifest["cautions"]
         self._tally = Tally()
         self._next_ns = PLAIN_LINE_NS
         self._live: Live | None = None
@@ -135,6 +143,8 @@ class LiveView:
             self._console.print(banner(self._endpoint["simulated"]), style="bold yellow")
         where = ", ".join(self._endpoint["urls"])
         self._console.print(f"{where} · {self._endpoint['model']}", soft_wrap=True)
+        for caution in self._cautions:
+            self._console.print(caution, style="bold yellow", soft_wrap=True)
         if self._live:
             self._live.start()
         return self

@@ -85,6 +85,8 @@ def _headline(value: dict[str, Any]) -> str:
 def _failures(value: dict[str, Any]) -> RenderableType:
     requests = value["metrics"]["requests"]
     title = f"{requests['failed']} of {requests['attempted']} requests failed"
+    if partial := value["metrics"]["partial_tokens"]:
+        title += f", after {partial:,} tokens that count nowhere"
     table = Table(title=title, title_style="bold red", title_justify="left", box=None)
     table.add_column("kind", style="red")
     table.add_column("count", justify="right")
@@ -142,6 +144,9 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
             f"{sessions['started']} started, {sessions['distinct']} distinct",
         ),
     ]
+    if (busy := metrics["busy"])["refusals"]:
+        waited = f"sent again after {as_duration(busy['waited'])} in all, which is in no TTFT"
+        rows.append(("Server busy", f"{busy['refusals']:,} refusals", waited))
     gaps = value["gaps"]
     if gaps["cut"]:
         limit = as_duration(value["plan"]["max_gap_s"])
@@ -227,7 +232,7 @@ def _fine(value: float | None) -> str:
 
 def _remarks(value: dict[str, Any]) -> list[str]:
     metrics, endpoint, trace = value["metrics"], value["endpoint"], value["trace"]
-    remarks = []
+    remarks = list(value["cautions"])
     if metrics["interactivity"]["n"]:
         remarks.append(
             "Of rates, p90 is what 90 % reach or exceed, and min is the slowest; of times, p90 is "
