@@ -7,6 +7,7 @@ load are imported where they are needed, so that help comes at once.
 from __future__ import annotations
 
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -471,6 +472,7 @@ def sim(profile: str, host: str, port: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; what the user can mend is one line on standard error."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         cli.main(arguments, prog_name="agentreplay", standalone_mode=False)
     except click.UsageError as error:
@@ -484,7 +486,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"agentreplay: {error}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(EXIT_SIGNALLED + 2)
+        _interrupted(signal.SIGINT)
+
+
+def _terminated(number: int, _: object) -> None:
+    """A run that has begun takes its signals itself (`agentreplay.run`)."""
+    _interrupted(number)
+
+
+def _interrupted(number: int) -> None:
+    click.echo("agentreplay: interrupted", err=True)
+    sys.exit(EXIT_SIGNALLED + number)
 
 
 def _endpoint(

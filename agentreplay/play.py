@@ -141,8 +141,12 @@ class Play:
         call, plan = self._session.calls[i], self._plan
         since = max((self._ended_ns[j] for j in call.after), default=self._start_ns)
         if plan.timing == "recorded":
-            return max(since, self._start_ns + round(call.start_s / plan.speed * 1e9))
+            return max(since, self._recorded_ns(i))
         return since + round(planning.gap_s(plan, call.gap_s) * 1e9)
+
+    def _recorded_ns(self, i: int) -> int:
+        start_s = self._session.calls[i].start_s / self._plan.speed
+        return self._start_ns + round(start_s * 1e9)
 
     def body(self, i: int) -> bytes:
         """The bytes of call *i*; to be asked for once."""
@@ -170,7 +174,8 @@ class Play:
             seen = max(self._own.seen(i), self.shared.seen(i, self._common[i]))
         self._own.add(i)
         self.shared.add(i, self._common[i])
-        cut_s = 0.0
+        cut_s, due_ns = 0.0, self.due_ns(i)
+        planned_ns = self._recorded_ns(i) if plan.timing == "recorded" else due_ns
         if plan.timing == "think":
             cut_s = call.gap_s / plan.speed - planning.gap_s(plan, call.gap_s)
         return Request(
@@ -181,7 +186,7 @@ class Play:
             call=i,
             calls=len(session.calls),
             agent=call.agent,
-            due_ns=self.due_ns(i),
+            due_ns=planned_ns,
             isl=call.isl,
             osl=call.osl,
             overlong=made.overlong,
@@ -191,4 +196,5 @@ class Play:
             history=made.history,
             recorded_s=call.end_s - call.start_s if call.timed else None,
             gap_cut_s=cut_s,
+            behind_s=(due_ns - planned_ns) / 1e9,
         )

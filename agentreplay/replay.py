@@ -138,10 +138,12 @@ class Replay:
         plan = self.plan
         budget = _Budget(planning.lane_requests(plan, lane))
         failures = unreadable = 0
+        pause_s = 0.0
         await self._until(int(planning.lane_start_s(plan, lane) * 1e9), self._waits)
         for visit in planning.visits(plan, lane, self._sessions):
             if self._reason is not None or budget.spent or unreadable == self._sessions:
                 break
+            await self._until(self._clock() + int(pause_s * 1e9), self._waits)
             try:
                 session = await self._draw(visit.session)
             except TraceError:
@@ -154,12 +156,8 @@ class Replay:
             shared = self._shared.get(visit.session)
             play = Play(plan, visit, session, self._dialect, self._clock(), shared)
             self._shared[visit.session] = play.shared
-            if await self._play(play, budget):
-                failures = 0
-                continue
-            pause_s = min(2.0**failures, LONGEST_BACKOFF_S)
-            failures += 1
-            await self._until(self._clock() + int(pause_s * 1e9), self._waits)
+            failures = 0 if await self._play(play, budget) else failures + 1
+            pause_s = min(2.0 ** (failures - 1), LONGEST_BACKOFF_S) if failures else 0.0
         self.live_lanes -= 1
         if not plan.arrivals or not self.live_lanes:
             self._close(self._clock() + 1)  # what arrived at this instant lies inside
@@ -231,7 +229,8 @@ class Replay:
             again_ns = record.done_ns + round(record.retry_s * 1e9)
             if not await self._until(again_ns, waits):
                 return False
-            request = replace(request, busy_s=(again_ns - request.due_ns) / 1e9)
+            waited_s = (again_ns - request.due_ns) / 1e9 - request.behind_s
+            request = replace(request, busy_s=waited_s)
         if record.error is None:
             self._succeeded += 1
             if kept is not None:

@@ -15,10 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 
 from agentreplay.client.calibrate import Calibration, calibrate
-from agentreplay.client.endpoint import Endpoint, api_url, http_stream, masked, open_client, shown
+from agentreplay.client.endpoint import (
+    MASK,
+    Endpoint,
+    api_url,
+    http_stream,
+    is_secret,
+    masked,
+    open_client,
+    shown,
+)
 from agentreplay.client.health import LoopWatch
 from agentreplay.client.machine import allow_files, cautions
 from agentreplay.client.server_metrics import CacheCounters, cache_counters
@@ -145,59 +155,71 @@ async def _run(
     limits: Limits,
     show: Show | None,
 ) -> Result:
-    # A strict set is looked through whole, so that it fails now and not in the middle of the run.
-    looked_at = islice(trace.readable(), None if trace.strict else 1)
-    if not sum(1 for _ in looked_at):
-        raise TraceError(trace.nothing())
     allow_files(plan.users)
     raise_malloc_threshold()
-    manifest = _manifest(trace, plan, limits)
-    manifest["cautions"] = cautions(plan.users, len(endpoint.urls) if endpoint else 1)
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
-    with RunWriter(out, manifest) as writer:
-        async with AsyncExitStack() as stack, anyio.create_task_group() as beside:
-            beside.start_soon(signals.watch)
-            digest = _Digest()
-            beside.start_soon(digest.compute, trace)
-            ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
-            health: ClientHealth | None = None
-            draws: Draws | None = None
-            before = cache = None
-            with signals.scope:
-                if endpoint is None:
-                    url = await stack.enter_async_context(embedded(profile))
-                    endpoint = Endpoint((api_url(url),))
-                manifest["endpoint"]["urls"] = list(map(shown, endpoint.urls))
-                draws = Draws(trace, plan.fit)
-                async with anyio.create_task_group() as reading:
-                    reading.start_soon(draws.fetch, first_sessions(plan, len(trace)))
-                    known = await _prepare(endpoint)
-                    reading.cancel_scope.cancel()
-                manifest["endpoint"] = _described(endpoint, known)
-                writer.describe(manifest)
-                draws.context_tokens = plan.context_tokens or known.context_tokens
-                if plan.fit == "fail":
-                    await draws.look_through()
-                before = await _read_counters(endpoint)
-                with show(manifest) if show else nullcontext() as view:
-                    ending, health = await _replay(
-                        draws, plan, endpoint, known, writer, signals, view
-                    )
-            with signals.anew():
-                if before is not None and endpoint is not None:
-                    after = await _read_counters(endpoint)
-                    cache = after.since(before) if after else None
-                await digest.done.wait()
-            facts = {
-                "trace_sha256": digest.value,
-                "skipped": trace.skipped,
-                "notes": {path: dict(notes) for path, notes in trace.notes.items()},
-                "fit": draws.facts() if draws else None,
-                "server_cache": asdict(cache) | {"share": cache.share} if cache else None,
-            }
-            writer.end(ending, health, facts)
-            beside.cancel_scope.cancel()
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(signals.watch)
+        with signals.scope:
+            await anyio.to_thread.run_sync(_look_through, trace, abandon_on_cancel=True)
+        manifest = _manifest(trace, plan, limits)
+        manifest["cautions"] = cautions(plan.users, len(endpoint.urls) if endpoint else 1)
+        with RunWriter(out, manifest) as writer:
+            async with AsyncExitStack() as stack:
+                digest = _Digest()
+                beside.start_soon(digest.compute, trace)
+                ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
+                health: ClientHealth | None = None
+                draws: Draws | None = None
+                before = cache = None
+                with signals.anew():
+                    if endpoint is None:
+                        url = await stack.enter_async_context(embedded(profile))
+                        endpoint = Endpoint((api_url(url),))
+                    manifest["endpoint"]["urls"] = list(map(shown, endpoint.urls))
+                    draws = Draws(trace, plan.fit)
+                    async with anyio.create_task_group() as reading:
+                        reading.start_soon(draws.fetch, first_sessions(plan, len(trace)))
+                        known = await _prepare(endpoint)
+                        reading.cancel_scope.cancel()
+                    manifest["endpoint"] = _described(endpoint, known)
+                    writer.describe(manifest)
+                    draws.context_tokens = plan.context_tokens or known.context_tokens
+                    if plan.fit == "fail":
+                        await draws.look_through()
+                    before = await _read_counters(endpoint)
+                    with show(manifest) if show else nullcontext() as view:
+                        ending, health = await _replay(
+                            draws, plan, endpoint, known, writer, signals, view
+                        )
+                with signals.anew():
+                    if before is not None and endpoint is not None:
+                        after = await _read_counters(endpoint)
+                        cache = after.since(before) if after else None
+                    await digest.done.wait()
+                facts = {
+                    "trace_sha256": digest.value,
+                    "skipped": trace.skipped,
+                    "notes": {path: dict(notes) for path, notes in trace.notes.items()},
+                    "fit": draws.facts() if draws else None,
+                    "server_cache": asdict(cache) | {"share": cache.share} if cache else None,
+                }
+                writer.end(ending, health, facts)
+        beside.cancel_scope.cancel()
     return conclude(out, signals.first)
+
+
+def _look_through(trace: TraceSet) -> None:
+    """See that there is a session; of a strict set, that all can be read.
+
+    It fails now and not in the middle of the run.
+    """
+    found = 0
+    for _ in islice(trace.readable(), None if trace.strict else 1):
+        anyio.from_thread.check_cancelled()
+        found += 1
+    if not found:
+        raise TraceError(trace.nothing())
 
 
 def conclude(path: Path, signal_number: int | None = None) -> Result:
@@ -294,7 +316,9 @@ class _Digest:
 
     async def compute(self, trace: TraceSet) -> None:
         try:
-            self.value = await anyio.to_thread.run_sync(content_hash, trace, abandon_on_cancel=True)
+            self.value = await anyio.to_thread.run_sync(
+                content_hash, trace, anyio.from_thread.check_cancelled, abandon_on_cancel=True
+            )
         except OSError:
             pass
         self.done.set()
@@ -340,7 +364,10 @@ def _described(endpoint: Endpoint, known: Calibration) -> dict[str, Any]:
         "urls": list(map(shown, endpoint.urls)),
         "api": endpoint.api.name,
         "model": dialect.model,
-        "fields": dialect.fields,
+        "fields": {
+            name: MASK if isinstance(value, str) and is_secret(name) else value
+            for name, value in dialect.fields.items()
+        },
         "limit": dialect.limit or endpoint.api.limits[0],
         "min_tokens": dialect.min_tokens,
         "forces_output": dialect.forces_output,

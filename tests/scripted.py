@@ -7,13 +7,16 @@ been received, event); `c(3)` is one chunk of three tokens, `cut()` closes the s
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import ssl
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
@@ -28,7 +31,19 @@ class Control:
     until: asyncio.Event | None = None
 
 
-Event: TypeAlias = bytes | Control
+class Raw(bytes):
+    """Bytes that go out as they are, where others become a chunk of the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """An event that is sent so often, None for until the client closes; it is held once."""
+
+    event: bytes
+    times: int | None
+
+
+Event: TypeAlias = bytes | Control | Again
 Script: TypeAlias = Sequence[tuple[float, Event]]
 
 
@@ -55,9 +70,9 @@ def role() -> bytes:
     return _chunk({"role": "assistant", "content": ""})
 
 
-def c(n: int) -> bytes:
-    """One chunk whose content is *n* tokens."""
-    return _chunk({"content": " word" * n})
+def c(n: int, **more: Any) -> bytes:
+    """One chunk whose content is *n* tokens, with *more* in place of or beside its own fields."""
+    return _chunk({"content": " word" * n}, **more)
 
 
 def r(n: int, key: str = "reasoning") -> bytes:
@@ -150,6 +165,7 @@ class Answer:
         pieces: `bytes`: every byte is written on its own.
         close_after: Say `Connection: close`, and do it.
         idle_close_s: Close without a word when no other request comes for so long.
+        head_at_ms: When the head is sent, in milliseconds after the request.
     """
 
     status: int | None = 200
@@ -159,6 +175,7 @@ class Answer:
     pieces: Literal["events", "bytes"] = "events"
     close_after: bool = False
     idle_close_s: float | None = None
+    head_at_ms: float = 0.0
 
     def head(self) -> bytes:
         """The status line and headers."""
@@ -172,6 +189,22 @@ class Answer:
             framing["connection"] = "close"
         lines = [f"{name}: {value}\r\n" for name, value in (framing | self.headers).items()]
         return f"HTTP/1.1 {self.status} Scripted\r\n{''.join(lines)}\r\n".encode()
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that nobody vouches for, and its key, made in *folder*."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=scripted"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key
 
 
 MODELS = Answer(body=json.dumps({"object": "list", "data": [{"id": MODEL}]}).encode())
@@ -191,13 +224,19 @@ class ScriptedServer:
         answer: Callable[[Request], Answer | None],
         *,
         ssl_context: ssl.SSLContext | None = None,
+        greeting: bytes | None = None,
     ) -> None:
-        """Where *answer* gives None, the server answers with a list of one model."""
+        """Where *answer* gives None, the server answers with a list of one model.
+
+        With a *greeting* nothing is answered: it is sent as soon as a connection is accepted, and
+        no more.
+        """
         self.requests: list[Request] = []
         self.sent: list[tuple[int, bytes]] = []
         self.connections = 0
         self._answer = answer
         self._ssl_context = ssl_context
+        self._greeting = greeting
         self._tasks: set[asyncio.Task[None]] = set()
         self._unused = asyncio.Event()
         self._port = 0
@@ -249,6 +288,11 @@ class ScriptedServer:
         self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
+            if self._greeting is not None:
+                writer.write(self._greeting)
+                writer.write_eof()
+                await reader.read()
+                return
             idle_s: float | None = None
             nth = 0
             while True:
@@ -282,6 +326,7 @@ class ScriptedServer:
     ) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        await asyncio.sleep(answer.head_at_ms / 1e3)
         await self._send(writer, answer.head() + (answer.body or b""), answer.pieces)
         if answer.body is not None:
             return
@@ -289,8 +334,12 @@ class ScriptedServer:
             await asyncio.sleep(began_s + at_ms / 1e3 - loop.time())
             if isinstance(event, Control):
                 await _control(event, reader, writer)
-            else:
-                await self._send(writer, b"%x\r\n%b\r\n" % (len(event), event), answer.pieces)
+                continue
+            again = event if isinstance(event, Again) else Again(event, 1)
+            data = again.event
+            data = bytes(data) if isinstance(data, Raw) else b"%x\r\n%b\r\n" % (len(data), data)
+            for _ in itertools.count() if again.times is None else range(again.times):
+                await self._send(writer, data, answer.pieces)
         await self._send(writer, b"0\r\n\r\n", answer.pieces)
 
     async def _send(self, writer: asyncio.StreamWriter, data: bytes, pieces: str) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,22 +184,6 @@ def test_some_failures_make_a_run_invalid(trace: Path, tmp_path: Path) -> None:
     assert allowed.returncode == 0
 
 
-def test_the_key_is_sent_and_written_nowhere(trace: Path, tmp_path: Path) -> None:
-    """The key reaches the server by flag or variable, and no file and no output holds it."""
-    keys: set[str] = set()
-    secret = "sk-very-secret-7"
-
-    def answer(request: Request) -> Answer | None:
-        keys.add(dict(request.headers).get("authorization", ""))
-        return good(request) if request.method == "POST" else None
-
-    out = tmp_path / "out"
-    ended = against(answer, "run", trace, "--requests", "2", "--api-key", secret, "--out", out)
-    assert keys == {f"Bearer {secret}"}
-    written = b"".join(path.read_bytes() for path in out.iterdir())
-    assert secret not in ended.stdout + ended.stderr + written.decode()
-
-
 BAD: list[tuple[list[str], int, str]] = [
     (["run", "missing"], 2, "missing: no such file or folder"),
     (["run", "empty"], 2, "empty: no trace files"),
@@ -327,49 +309,6 @@ def test_a_saturated_server_shows(trace: Path, tmp_path: Path) -> None:
         return value
 
     assert interactivity(16) > interactivity(1)
-
-
-def started(trace: Path, out: Path) -> subprocess.Popen[str]:
-    """A run that has records on disk, and goes on for minutes."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "agentreplay", "run", str(trace)),
-            *("--duration", "5m", "--out", str(out)),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    records = out / "records.jsonl"
-    while not (records.exists() and records.stat().st_size):
-        assert process.poll() is None
-        time.sleep(0.02)
-    return process
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_drains_and_reports(
-    trace: Path, tmp_path: Path, number: int, code: int
-) -> None:
-    """A signal while running: exit code 128 + its number, and a report marked interrupted."""
-    out = tmp_path / "out"
-    process = started(trace, out)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == code, stderr
-    assert "interrupted" in stdout.splitlines()[-1]
-    assert orjson.loads((out / "summary.json").read_bytes())["ended"] == "interrupted"
-
-
-def test_a_killed_run_can_be_reported(trace: Path, tmp_path: Path) -> None:
-    """After kill -9 what was flushed is reported, marked interrupted."""
-    out = tmp_path / "out"
-    process = started(trace, out)
-    process.kill()
-    process.communicate()
-    value = orjson.loads(agentreplay("report", out, "--json").stdout)
-    assert value["metrics"]["requests"]["succeeded"] > 0
-    assert "interrupted" in [reason["id"] for reason in value["verdict"]["reasons"]]
 
 
 @needs_shared

@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import httpx
+import orjson
 
 from agentreplay.client.endpoint import CONNECT_S, Endpoint, beside, http_stream, masked
 from agentreplay.client.exchange import exchange, transport_failure
@@ -132,7 +133,7 @@ async def served_models(
         httpx.HTTPError, ValueError, KeyError, TypeError: there is no such list.
     """
     response = await client.get(beside(url, "/models"), timeout=CONNECT_S)
-    models = {str(model["id"]): model for model in response.json()["data"]}
+    models = {str(model["id"]): model for model in orjson.loads(response.content)["data"]}
     return models, response.headers.get(SIMULATED_HEADER)
 
 
@@ -140,7 +141,7 @@ async def _llamacpp_context(endpoint: Endpoint, client: httpx.AsyncClient) -> ob
     """llama.cpp lists what the model was trained for; what a request gets, it says elsewhere."""
     try:
         response = await client.get(httpx.URL(endpoint.urls[0]).join("/props"), timeout=CONNECT_S)
-        return response.json()["default_generation_settings"]["n_ctx"]
+        return orjson.loads(response.content)["default_generation_settings"]["n_ctx"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None
 

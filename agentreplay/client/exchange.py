@@ -21,6 +21,7 @@ from agentreplay.client.stream import Reply, Stream
 from agentreplay.metrics.record import Failure, Record, Request
 from agentreplay.wire.answer import Answer, chunk_tokens
 from agentreplay.wire.api import Api, error_text
+from agentreplay.wire.http1 import BadResponse, CutShort
 
 MESSAGE_CHARS = 500
 
@@ -113,11 +114,17 @@ async def exchange(
     sent_ns = clock()
     patience = patience or Patience()
     watch = _Watch(answer, clock, sent_ns, patience)
+
+    def take(at_ns: int, data: bytes) -> None:
+        answer.feed(at_ns, data)
+        if answer.endless:
+            watch.scope.cancel()
+
     try:
         with watch.scope:
-            reply = await stream(request, body, answer.feed)
+            reply = await stream(request, body, take)
         if reply is None:
-            failure = watch.failure
+            failure = watch.failure or event_failure(answer)
         else:
             answer.close(clock())
             failure = reply_failure(reply, answer)
@@ -208,7 +215,9 @@ def transport_failure(error: httpx.RequestError) -> Failure:
     elif isinstance(error, httpx.ConnectError):
         kind = _connect_kind(error)
     elif isinstance(error, httpx.RemoteProtocolError):
-        kind = "truncated"
+        cause = error.__cause__
+        unread = isinstance(cause, BadResponse) and not isinstance(cause, CutShort)
+        kind = "bad_stream" if unread else "truncated"
     elif isinstance(error, httpx.DecodingError):
         kind = "bad_stream"
     elif isinstance(error, httpx.NetworkError):

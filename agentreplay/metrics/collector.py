@@ -132,11 +132,13 @@ class Collector:
         if not self.window.holds(record.sent_ns):
             self.counts["after_window"] += 1
             return
-        self._keep("lag", (record.sent_ns - request.due_ns) / 1e9 - request.busy_s)
-        self.counts["isl"] += request.isl
-        self.counts["reuse"] += request.reuse
-        self.counts["blocks"] += request.isl // request.block
-        self.counts["reuse_blocks"] += request.reuse // request.block
+        not_ours_s = request.behind_s + request.busy_s
+        self._keep("lag", (record.sent_ns - request.due_ns) / 1e9 - not_ours_s)
+        isl = input_tokens(record) if request.history == "live" else request.isl
+        self.counts["isl"] += isl
+        self.counts["reuse"] += _reuse(record)
+        self.counts["blocks"] += isl // request.block
+        self.counts["reuse_blocks"] += _reuse(record) // request.block
         self.counts["shared_blocks"] += request.shared // request.block
         if error is None:
             self._add_success(record)
@@ -183,15 +185,16 @@ class Collector:
                         request.session,
                         request.call,
                         request.block,
-                        request.reuse,
+                        _reuse(record),
                         record.cached,
                         request.history == "live",
                     )
                 )
                 self.counts["cached"] += record.cached
                 self.counts["cached_isl"] += record.isl
-                self.counts["cached_reuse"] += request.reuse
-                self.counts["cached_planned"] += request.isl
+                self.counts["cached_reuse"] += _reuse(record)
+                planned = record.isl if request.history == "live" else request.isl
+                self.counts["cached_planned"] += planned
         if request.osl and not record.estimated and osl is not None:
             self._keep("osl_error", abs(osl - request.osl) / request.osl)
             self._keep("osl_bias", (osl - request.osl) / request.osl)
@@ -233,6 +236,12 @@ class Collector:
 def input_tokens(record: Record) -> int:
     """Input tokens as the server counted them, else as sent."""
     return record.request.isl + record.request.overlong if record.isl is None else record.isl
+
+
+def _reuse(record: Record) -> int:
+    """Leading tokens that the server had seen: what it generated may be fewer as a prompt."""
+    request = record.request
+    return min(request.reuse, input_tokens(record)) if request.history == "live" else request.reuse
 
 
 def _output_tokens(record: Record, span: Window) -> int:

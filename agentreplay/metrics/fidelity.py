@@ -93,6 +93,10 @@ def shortfalls(found: Sequence[Found]) -> Shortfalls:
     return Shortfalls(len(found), len(short), server_block, first)
 
 
+def _precedes(other: Found, each: Found) -> bool:
+    return other.play == each.play and other.sent_ns < each.sent_ns
+
+
 def _reason(each: Found, found: Sequence[Found], short: Sequence[Found]) -> str:
     """The likeliest of what can keep a prefix from being found."""
     if any(
@@ -104,6 +108,9 @@ def _reason(each: Found, found: Sequence[Found], short: Sequence[Found]) -> str:
         return "its own answer reads as other tokens when it comes back, or was evicted"
     if each.cached == 0:
         return "nothing found: evicted, or sent to another server"
+    before = max((other for other in found if _precedes(other, each)), default=None)
+    if before is not None and abs(each.cached - before.reuse) <= each.block:
+        return "found up to the last turn of the call before only: the template rewrites it"
     again = sum(other.play == each.play and other.cached == each.cached for other in short)
     if again > 1:
         return f"always found up to token {each.cached:,} only: the template rewrites what follows"

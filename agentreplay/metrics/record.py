@@ -33,6 +33,8 @@ class Request:
             answer), or `substituted` (recorded, since the server's answer could not go back).
         recorded_s: How long the recorded call took, where that was measured.
         gap_cut_s: Seconds by which the wait before it was cut (`Plan.max_gap_s`).
+        behind_s: Seconds from when it was due until what it waits for had ended; more than 0 with
+            recorded times only.
         busy_s: Seconds from when it was due to this try, the server having been too busy for
             those before (`Plan.retry_busy`); 0 for a first try.
     """
@@ -54,6 +56,7 @@ class Request:
     history: str
     recorded_s: float | None
     gap_cut_s: float
+    behind_s: float = 0.0
     busy_s: float = 0.0
 
 

@@ -30,6 +30,7 @@ class Answer:
         finish: The finish_reason.
         error: The message of an error event.
         broken: What was wrong with an event that could not be read.
+        endless: It was an event that goes on and on; what follows is dropped.
         bundled_reads: Reads with more than one event.
         token_reads: Reads with tokens.
     """
@@ -41,7 +42,7 @@ class Answer:
         self._piece = piece
         self._kept = kept
         self._events = Decoder()
-        self._endless = False
+        self.endless = False
         self.stamps_ns: list[int] = []
         self.sizes: list[int] = []
         self.counts: list[int | None] = []
@@ -56,12 +57,12 @@ class Answer:
 
     def feed(self, at_ns: int, data: bytes) -> None:
         """Take the bytes of one read, which arrived at *at_ns*."""
-        if self._endless:
+        if self.endless:
             return
         try:
             events = self._events.feed(data)
         except EventTooLong as error:
-            self._endless = True
+            self.endless = True
             self.broken = self.broken or str(error)
             return
         self._take_all(at_ns, events)

@@ -24,6 +24,10 @@ class BadResponse(Exception):  # noqa: N818  it names what came
     """The bytes are no HTTP/1.1 response, or end before the response does."""
 
 
+class CutShort(BadResponse):
+    """They end before the response does."""
+
+
 class ResponseReader:
     """Reads one response; `BadResponse` ends it.
 
@@ -103,19 +107,19 @@ class ResponseReader:
         return b"".join(parts)
 
     def eof(self) -> None:
-        """The peer has closed: the end of a body without a length, otherwise a `BadResponse`."""
+        """The peer has closed: the end of a body without a length, otherwise a `CutShort`."""
         self.keep_alive = False
         if self._state == _UNTIL_CLOSE:
             self._finish()
         elif self._state == _STATUS and not self.status and not self._partial:
-            raise BadResponse("closed before any byte of a response")
+            raise CutShort("closed before any byte of a response")
         elif not self.head_complete:
             tail = f", last {bytes(self._partial[:80])!r}" if self._partial else ""
-            raise BadResponse(f"closed before the end of the headers{tail}")
+            raise CutShort(f"closed before the end of the headers{tail}")
         elif self._state == _PAYLOAD and not self._chunked:
-            raise BadResponse(f"closed {self._left} bytes before the end of the body")
+            raise CutShort(f"closed {self._left} bytes before the end of the body")
         elif not self.complete:
-            raise BadResponse("closed before the last chunk of the body")
+            raise CutShort("closed before the last chunk of the body")
 
     def header(self, name: bytes) -> bytes:
         """The values of header *name*, which is in lower case, joined by commas; empty for none."""
