@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from scripted import MODEL, Answer, Request, ScriptedServer, c, done, fin, role, usage
+from scripted import MODEL, Again, Answer, Request, ScriptedServer, c, done, fin, role, usage
 
 from agentreplay.client.calibrate import SIMULATED_HEADER, Calibration, calibrate
-from agentreplay.client.endpoint import APIS, Endpoint, api_url, open_client
+from agentreplay.client.endpoint import APIS, Endpoint, api_url, open_client, page
 from agentreplay.prompt.messages import Template
 from agentreplay.sim import virtual
 
@@ -435,3 +435,19 @@ def test_the_newer_name_of_the_limit_is_used_where_the_old_one_is_refused() -> N
     body = json.loads(found.dialect.body([b'{"role":"user","content":"x"}'], 77))
     assert body["max_completion_tokens"] == 77
     assert "max_tokens" not in body
+
+
+def test_a_page_without_end_is_given_up() -> None:
+    """No page beside the API is read for long: what comes after 16 MB is not waited for."""
+    endless = Answer(
+        headers={"content-type": "application/json"}, script=[(0, Again(b"x" * 65536, None))]
+    )
+
+    async def main() -> None:
+        async with ScriptedServer(lambda request: endless) as server:
+            endpoint = Endpoint((api_url(server.url),))
+            async with open_client(endpoint, lambda: 0) as client:
+                with pytest.raises(httpx.ReadError, match="over 16 MB"):
+                    await page(client, server.url + MODELS)
+
+    run(main)

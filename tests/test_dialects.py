@@ -128,17 +128,6 @@ def test_a_template_that_drops_old_turns_is_found_out(trace: Path, tmp_path: Pat
     assert "the template rewrites what follows" in value["shortfalls"]["first"][0]["reason"]
 
 
-def test_answers_of_their_own_length_make_a_run_invalid(trace: Path, tmp_path: Path) -> None:
-    """A server that takes ignore_eos and stops early all the same is found out."""
-
-    def serve(asked: dict[str, Any]) -> Answer:
-        return streamed(asked | {"max_tokens": min(48, asked["max_tokens"])}, counted(asked))
-
-    value = run(trace, tmp_path, serve)
-    assert reasons(value) == ["length_not_controlled"]
-    assert value["metrics"]["osl_bias"] == pytest.approx(-0.4)
-
-
 def test_sessions_too_long_for_the_context_are_counted(trace: Path, tmp_path: Path) -> None:
     """With room for 2,000 tokens no session fits whole, but the first calls of each do."""
 

@@ -29,41 +29,12 @@ def summary(*records: Record) -> Summary:
     return summarize(records, PLAN, ENDING, FINE)
 
 
-def test_tpot_spreads_time_over_tokens_and_not_chunks() -> None:
-    """Chunks at 100 ms (1 token), 300 (10), 500 (10): 20 ms a token, 50 tok/s, gaps of 200 ms."""
-    found = metrics(record([100, 300, 500], [1, 10, 10]))
-    assert found["tpot"]["p50"] == pytest.approx(0.020)
-    assert found["interactivity"]["p90"] == pytest.approx(50)
-    assert found["chunk_gap"]["min"] == found["chunk_gap"]["max"] == pytest.approx(0.2)
-
-
-def test_the_corrected_rate_leaves_out_the_first_bundle() -> None:
-    """At 500 ms (5 tokens), 600 (5): interactivity 90, corrected 50."""
-    found = metrics(record([500, 600], [5, 5]))
-    assert found["interactivity"]["p50"] == pytest.approx(90)
-    assert found["interactivity_corrected"]["p50"] == pytest.approx(50)
-
-
-def test_ttft_counts_reasoning_and_visible_does_not() -> None:
-    """Reasoning at 200 ms, content at 1200: TTFT 0.2 s, visible 1.2 s."""
-    found = metrics(record([200, 1200], visible_ms=1200))
-    assert found["ttft"]["p50"] == pytest.approx(0.2)
-    assert found["ttft_visible"]["p50"] == pytest.approx(1.2)
-
-
 def test_a_single_token_has_no_tpot() -> None:
     """With fewer than two tokens a rate is not measured, never 0 and never infinite."""
     found = metrics(record([100]))
     assert found["tpot"]["n"] == found["interactivity"]["n"] == 0
     assert found["interactivity"]["p90"] is None
     assert found["ttft"]["n"] == 1
-
-
-def test_a_burst_has_no_rate_and_its_tokens_count() -> None:
-    """200 tokens in one read: no rate, no gaps, but 200 tokens of output."""
-    found = metrics(record([2000], [200], burst=True))
-    assert found["interactivity"]["n"] == found["chunk_gap"]["n"] == 0
-    assert found["output_token_rate"] == pytest.approx(20)
 
 
 def test_p90_of_a_rate_is_what_ninety_percent_reach() -> None:
@@ -74,13 +45,6 @@ def test_p90_of_a_rate_is_what_ninety_percent_reach() -> None:
     assert found["p50"] == pytest.approx(1 / 0.015)
     assert found["min"] == pytest.approx(50)
     assert found["max"] == pytest.approx(100)
-
-
-def test_percentiles_interpolate_and_stay_within_the_values() -> None:
-    """Of 1..5: P50 is 3, P99 interpolates below the maximum of 5."""
-    found = metrics(*(record([n * 1000]) for n in range(1, 6)))["ttft"]
-    assert (found["p50"], found["min"], found["max"]) == (3, 1, 5)
-    assert found["p99"] == pytest.approx(4.96)
 
 
 def test_a_request_belongs_to_the_window_in_which_it_was_sent() -> None:
@@ -122,17 +86,6 @@ def test_failures_give_no_tokens_and_stand_beside_the_latencies() -> None:
     assert found.metrics["output_token_rate"] == pytest.approx(0.2)
     assert found.failures[0].example == "overloaded"
     assert [reason.id for reason in found.verdict.reasons] == ["error_rate"]
-
-
-def test_nothing_measured_is_null_and_invalid() -> None:
-    """Only failures: percentiles are None, rates None, and the verdict says so."""
-    found = summary(record([], error=Failure("http_5xx", 500, "no")))
-    assert found.metrics["ttft"] == {"n": 0} | dict.fromkeys(
-        ("mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
-    )
-    assert found.metrics["total_token_rate"] is None
-    assert found.metrics["total_token_rate_run"] is None
-    assert "nothing_measured" in [reason.id for reason in found.verdict.reasons]
 
 
 def test_a_window_under_a_second_gives_no_rates() -> None:
@@ -272,13 +225,6 @@ def test_a_client_that_does_not_keep_up_makes_the_run_invalid(
 def test_reasons_against_a_run(rows: list[Record], reason: str) -> None:
     """Each rule of the verdict has its case."""
     assert reason in [found.id for found in summary(*rows).verdict.reasons]
-
-
-def test_missing_usage_is_a_warning() -> None:
-    """Without usage the lengths are unknown: said, and not held against the run."""
-    found = summary(record([100, 200], isl_served=None)).verdict
-    assert found.valid
-    assert [warning.id for warning in found.warnings] == ["prompt_usage_missing"]
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 40))

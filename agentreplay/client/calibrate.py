@@ -14,7 +14,7 @@ import anyio
 import httpx
 import orjson
 
-from agentreplay.client.endpoint import CONNECT_S, Endpoint, beside, http_stream, masked
+from agentreplay.client.endpoint import Endpoint, beside, http_stream, masked, page
 from agentreplay.client.exchange import exchange, transport_failure
 from agentreplay.client.stream import Stream
 from agentreplay.metrics.record import Failure, Record, Request
@@ -120,7 +120,7 @@ async def _ask_models(
         known,
         dialect=replace(known.dialect, model=name),
         simulated=simulated,
-        context_tokens=length if isinstance(length, int) else None,
+        context_tokens=length if type(length) is int and length > 0 else None,
     )
 
 
@@ -132,16 +132,16 @@ async def served_models(
     Raises:
         httpx.HTTPError, ValueError, KeyError, TypeError: there is no such list.
     """
-    response = await client.get(beside(url, "/models"), timeout=CONNECT_S)
-    models = {str(model["id"]): model for model in orjson.loads(response.content)["data"]}
+    response, body = await page(client, beside(url, "/models"))
+    models = {str(model["id"]): model for model in orjson.loads(body)["data"]}
     return models, response.headers.get(SIMULATED_HEADER)
 
 
 async def _llamacpp_context(endpoint: Endpoint, client: httpx.AsyncClient) -> object:
     """llama.cpp lists what the model was trained for; what a request gets, it says elsewhere."""
     try:
-        response = await client.get(httpx.URL(endpoint.urls[0]).join("/props"), timeout=CONNECT_S)
-        return orjson.loads(response.content)["default_generation_settings"]["n_ctx"]
+        _, body = await page(client, httpx.URL(endpoint.urls[0]).join("/props"))
+        return orjson.loads(body)["default_generation_settings"]["n_ctx"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
+import anyio
 import httpx
 
 from agentreplay.client.stream import Reply, Sink, Stream
@@ -30,6 +31,10 @@ SILENCE_S = 600.0
 """An answer that sends no byte for so long is given up. Long, since a queue is no fault."""
 
 BODY_BYTES = 65_536
+"""So much of a refusal is read."""
+
+PAGE_BYTES = 16 << 20
+"""No list of models and no page of metrics is longer."""
 
 ANTHROPIC_VERSION = "2023-06-01"
 """The messages API is asked for with the version of its form."""
@@ -239,7 +244,7 @@ def http_stream(
                 async for data in response.aiter_bytes():
                     sink(clock(), data)
             else:
-                said = await _first_bytes(response)
+                said = await _first_bytes(response, BODY_BYTES)
             return Reply(
                 response.status_code,
                 kind,
@@ -261,10 +266,25 @@ def _seconds_until(after: str) -> float | None:
         return None
 
 
-async def _first_bytes(response: httpx.Response) -> bytes:
-    body = b""
+async def page(client: httpx.AsyncClient, url: str | httpx.URL) -> tuple[httpx.Response, bytes]:
+    """What stands at an address beside the API, and its body.
+
+    Raises:
+        httpx.HTTPError: it did not come whole within some seconds, or is too long for a page.
+    """
+    with anyio.move_on_after(CONNECT_S):
+        async with client.stream("GET", url, timeout=CONNECT_S) as response:
+            body = await _first_bytes(response, PAGE_BYTES)
+        if len(body) < PAGE_BYTES:
+            return response, body
+        raise httpx.ReadError(f"a page of over {PAGE_BYTES >> 20} MB")
+    raise httpx.ReadTimeout(f"no whole answer within {CONNECT_S:g} s")
+
+
+async def _first_bytes(response: httpx.Response, limit: int) -> bytes:
+    body = bytearray()
     async for data in response.aiter_bytes():
         body += data
-        if len(body) >= BODY_BYTES:
+        if len(body) >= limit:
             break
-    return body[:BODY_BYTES]
+    return bytes(body[:limit])

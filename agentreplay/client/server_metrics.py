@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentreplay.client.endpoint import CONNECT_S, Endpoint
+from agentreplay.client.endpoint import Endpoint, page
 
 _COUNTERS = (
     ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits", False),
@@ -39,8 +39,8 @@ async def cache_counters(client: httpx.AsyncClient, endpoint: Endpoint) -> Cache
     total = CacheCounters(0.0, 0.0)
     for url in endpoint.urls:
         try:
-            response = await client.get(httpx.URL(url).join("/metrics"), timeout=CONNECT_S)
-            read = counters(response.text) if response.status_code == 200 else None
+            response, body = await page(client, httpx.URL(url).join("/metrics"))
+            read = counters(body.decode()) if response.status_code == 200 else None
         except (httpx.HTTPError, ValueError):
             return None
         if read is None:
