@@ -52,7 +52,7 @@ def turn(*events: bytes) -> dict[str, Any] | None:
 
 def test_text_goes_back_as_content() -> None:
     """The pieces of an answer are one message."""
-    made = turn(c(2), c(3), fin(), usage(9, 5), done())
+    made = turn(c(2), c(3), fin(), usage(9, 5))
     assert made is not None
     assert made["role"] == "assistant"
     assert len(made["content"].split()) == 5
@@ -61,7 +61,7 @@ def test_text_goes_back_as_content() -> None:
 @pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
 def test_reasoning_goes_back_in_its_own_field(key: str) -> None:
     """Reasoning stays in the field that the server sent it in."""
-    made = turn(r(4, key), c(1), fin(), done())
+    made = turn(r(4, key), c(1), fin())
     assert made is not None
     assert set(made) == {"role", "content", key}
     assert made[key]
@@ -75,7 +75,7 @@ def tool(name: str | None, arguments: str) -> bytes:
 
 def test_tool_calls_go_back_whole() -> None:
     """Arguments that came in parts are joined, under the call's own id."""
-    made = turn(tool("look", '{"a":'), tool(None, "1}"), fin("tool_calls"), done())
+    made = turn(tool("look", '{"a":'), tool(None, "1}"), fin("tool_calls"))
     assert made is not None
     (only,) = made["tool_calls"]
     assert only == {
@@ -87,8 +87,8 @@ def test_tool_calls_go_back_whole() -> None:
 
 def test_broken_arguments_do_not_go_back() -> None:
     """A tool call whose arguments are no JSON would be refused: there is no message."""
-    assert turn(tool("look", '{"a":1</x>'), fin("tool_calls"), done()) is None
-    assert turn(k(3), fin("tool_calls"), done()) is None
+    assert turn(tool("look", '{"a":1</x>'), fin("tool_calls")) is None
+    assert turn(k(3), fin("tool_calls")) is None
 
 
 class Counting:

@@ -262,7 +262,7 @@ def _seconds_until(after: str) -> float | None:
         if after.isdecimal():
             return float(after)
         return max(0.0, parsedate_to_datetime(after).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -153,7 +153,8 @@ def record(
 ) -> Record:
     """What came of a request, from what arrived of its answer."""
     stamps, usage = answer.stamps_ns, answer.usage
-    osl = usage.osl if usage.osl is not None else len(stamps) or None
+    counted = None if stamps and not usage.osl else usage.osl
+    osl = len(stamps) or None if counted is None else counted
     return Record(
         request=request,
         sent_ns=sent_ns,
@@ -169,7 +170,7 @@ def record(
         isl=usage.isl,
         osl=osl,
         cached=usage.cached,
-        estimated=usage.osl is None,
+        estimated=counted is None,
         finish=answer.finish,
         error=failure,
     )

@@ -85,8 +85,6 @@ class Answer:
     def _take(self, at_ns: int, event: Event) -> None:
         if not event.data:
             return
-        if self._kept is not None:
-            self._kept.append(event.data)
         if event.data.startswith(_DONE):
             self.done_ns = at_ns
             return
@@ -98,6 +96,8 @@ class Answer:
         except (orjson.JSONDecodeError, AttributeError, TypeError) as error:
             self.broken = self.broken or f"an event that can't be read: {error}"
             return
+        if self._kept is not None:
+            self._kept.append(event.data)
         if piece.usage:
             self.usage = Usage(
                 *(
@@ -107,6 +107,7 @@ class Answer:
             )
         if piece.size:
             self.stamps_ns.append(at_ns)
+            self.done_ns = None  # an end mark that tokens follow is none
             self.sizes.append(piece.size)
             self.counts.append(piece.usage.osl if piece.usage else None)
             if piece.visible and self.first_visible_ns is None:

@@ -15,6 +15,9 @@ import orjson
 _ERROR_WORDS = ("error", "message", "detail", "msg")
 _NESTED_ERRORS = 5
 
+MOST_TOKENS = 1 << 40
+"""A count from there on is no count of tokens."""
+
 
 class Usage(NamedTuple):
     """Token counts as the server states them; None where it doesn't."""
@@ -97,13 +100,25 @@ def error_text(body: bytes) -> str:
 
 def count(value: object) -> int | None:
     """A token count; None for anything that is none."""
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < MOST_TOKENS else None
 
 
-def text_bytes(text: object) -> int:
-    """UTF-8 length of a string, or of the texts in a list of parts."""
-    if isinstance(text, str):
-        return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    if isinstance(text, list):
-        return sum(text_bytes(part.get("text")) for part in text if isinstance(part, Mapping))
-    return 0
+def word(value: object) -> str | None:
+    """A name that a server gives, as of why it finished; None for anything that is none."""
+    return value if isinstance(value, str) and value else None
+
+
+def text_of(value: object) -> str:
+    """A string, or the texts in a list of parts; "" for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        texts = (part.get("text") for part in value if isinstance(part, Mapping))
+        return "".join(text for text in texts if isinstance(text, str))
+    return ""
+
+
+def text_bytes(value: object) -> int:
+    """UTF-8 length of `text_of`."""
+    text = text_of(value)
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -12,7 +12,16 @@ from typing import Any
 
 import orjson
 
-from agentreplay.wire.api import ASK_USAGE, Api, Piece, Usage, count, error_message, text_bytes
+from agentreplay.wire.api import (
+    ASK_USAGE,
+    Api,
+    Piece,
+    Usage,
+    count,
+    error_message,
+    text_bytes,
+    word,
+)
 
 
 def body(model: str, messages: Sequence[bytes], fields: Mapping[str, Any]) -> bytes:
@@ -30,10 +39,10 @@ def piece(event: Mapping[str, Any]) -> Piece:
     """What a decoded event says."""
     size, visible, finish = 0, False, None
     for choice in event.get("choices") or ():
-        finish = choice.get("finish_reason") or finish
+        finish = word(choice.get("finish_reason")) or finish
         delta = choice.get("delta") or choice
-        if content := delta.get("content") or delta.get("text"):
-            size += text_bytes(content)
+        if made := text_bytes(delta.get("content") or delta.get("text")):
+            size += made
             visible = True
         if reasoning := delta.get("reasoning") or delta.get("reasoning_content"):
             size += text_bytes(reasoning)

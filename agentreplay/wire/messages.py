@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from agentreplay.wire.api import Api, Piece, Usage, count, error_message, text_bytes
+from agentreplay.wire.api import Api, Piece, Usage, count, error_message, text_bytes, word
 
 _SYSTEM = b'{"role":"system","content":'
 
@@ -44,7 +44,7 @@ def piece(event: Mapping[str, Any]) -> Piece:
     error = error_message(event) if kind == "error" or event.get("error") else None
     if kind == "content_block_delta":
         delta = event.get("delta") or {}
-        if known := _DELTAS.get(str(delta.get("type"))):
+        if known := _DELTAS.get(word(delta.get("type")) or ""):
             key, seen = known
             size = text_bytes(delta.get(key))
             visible = seen and size > 0
@@ -54,7 +54,7 @@ def piece(event: Mapping[str, Any]) -> Piece:
             size = text_bytes(block.get("name"))
             visible = size > 0
     elif kind == "message_delta":
-        finish = (event.get("delta") or {}).get("stop_reason")
+        finish = word((event.get("delta") or {}).get("stop_reason"))
         usage = _usage(event.get("usage"))
     elif kind == "message_start":
         usage = _usage((event.get("message") or {}).get("usage"))

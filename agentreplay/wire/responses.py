@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from agentreplay.wire.api import Api, Piece, Usage, count, error_message, text_bytes
+from agentreplay.wire.api import Api, Piece, Usage, count, error_message, text_bytes, word
 
 _VISIBLE = {
     "response.output_text.delta": True,
@@ -64,7 +64,7 @@ def piece(event: Mapping[str, Any]) -> Piece:
             # Some servers end a cut answer with `completed` too; its status and details tell.
             details = response.get("incomplete_details") or {}
             status = response.get("status") or kind.removeprefix("response.")
-            finish = details.get("reason") or status
+            finish = word(details.get("reason")) or word(status)
     return Piece(size, visible, finish, usage, error)
 
 

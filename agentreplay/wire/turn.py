@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from agentreplay.wire.api import count, text_of, word
+
 REASONING = ("reasoning", "reasoning_content")
 
 
@@ -24,15 +26,12 @@ def served_turn(payloads: Sequence[bytes]) -> bytes | None:
     reasoning: dict[str, list[str]] = {}
     calls: dict[int, dict[str, Any]] = {}
     for payload in payloads:
-        if payload.startswith(b"[DONE]"):
-            continue
         for choice in orjson.loads(payload).get("choices") or ():
             delta = choice.get("delta") or {}
-            if delta.get("content"):
-                content.append(delta["content"])
+            content.append(text_of(delta.get("content")))
             for name in REASONING:
-                if delta.get(name):
-                    reasoning.setdefault(name, []).append(delta[name])
+                if said := text_of(delta.get(name)):
+                    reasoning.setdefault(name, []).append(said)
             for call in delta.get("tool_calls") or ():
                 _add_call(calls, call)
     message: dict[str, Any] = {"role": "assistant", "content": "".join(content)}
@@ -47,15 +46,15 @@ def served_turn(payloads: Sequence[bytes]) -> bytes | None:
 
 def _add_call(calls: dict[int, dict[str, Any]], delta: dict[str, Any]) -> None:
     """Add a piece of a tool call: its id and name come once, its arguments in parts."""
-    index = delta.get("index") or 0
+    index = count(delta.get("index")) or 0
     call = calls.setdefault(
         index,
         {"id": f"call{index}", "type": "function", "function": {"name": "", "arguments": ""}},
     )
     function = delta.get("function") or {}
-    call["id"] = delta.get("id") or call["id"]
-    call["function"]["name"] += function.get("name") or ""
-    call["function"]["arguments"] += function.get("arguments") or ""
+    call["id"] = word(delta.get("id")) or call["id"]
+    call["function"]["name"] += text_of(function.get("name"))
+    call["function"]["arguments"] += text_of(function.get("arguments"))
 
 
 def _is_json(text: str) -> bool:
