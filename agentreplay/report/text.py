@@ -240,6 +240,8 @@ def _remarks(value: dict[str, Any]) -> list[str]:
         )
     if cause := endpoint.get("calibration_failure"):
         remarks.append(f"The chat template was not measured: {cause}")
+    if endpoint.get("limit") == "max_completion_tokens":
+        remarks.append("The server knows no max_tokens: max_completion_tokens was sent instead.")
     if not endpoint.get("forces_output", True):
         remarks.append(
             "The server takes neither ignore_eos nor min_tokens: the lengths of its answers are "
