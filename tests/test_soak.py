@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from soak import resident_bytes
+from soak import RECORD_BYTES, SLACK_BYTES, resident_bytes
 from virtually import DIALECT, chain
 
 from agentreplay.client.stream import Reply, Sink
@@ -27,10 +27,6 @@ HOURS = 10
 PLAN = Plan(users=20, duration_s=HOURS * 3600.0)
 SESSIONS = 7
 
-RECORD_BYTES = 17
-"""A success leaves two numbers of eight bytes, for the live line, and a sixteenth is to spare."""
-
-SLACK_BYTES = 5_000_000
 SLACK_BLOCKS = 1000
 """What is in flight differs from hour to hour. A leak of one object a request would be 26,000."""
 

@@ -87,13 +87,13 @@ def _failures(value: dict[str, Any]) -> RenderableType:
     title = f"{requests['failed']} of {requests['attempted']} requests failed"
     if partial := value["metrics"]["partial_tokens"]:
         title += f", after {partial:,} tokens that count nowhere"
-    table = Table(title=title, title_style="bold red", title_justify="left", box=None)
+    table = Table(box=None)
     table.add_column("kind", style="red")
     table.add_column("count", justify="right")
     table.add_column("for example", overflow="fold")
     for group in value["failures"]:
         table.add_row(group["kind"], str(group["count"]), escape(group["example"]))
-    return table
+    return Group(Text(title, style="bold red"), table)
 
 
 def _main_figures(value: dict[str, Any]) -> RenderableType:
@@ -145,7 +145,7 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
         ),
     ]
     if (busy := metrics["busy"])["refusals"]:
-        waited = f"sent again after {as_duration(busy['waited'])} in all, which is in no TTFT"
+        waited = f"sent again after {as_duration(busy['waited'])} in all, which no TTFT holds"
         rows.append(("Server busy", f"{busy['refusals']:,} refusals", waited))
     gaps = value["gaps"]
     if gaps["cut"]:
