@@ -20,6 +20,15 @@ test: $(VENV)/installed-dev  ## every test
 test-vllm: $(VENV)/installed-dev  ## the tests against real vLLM on the CPU, which it installs
 	AGENTREPLAY_VLLM=1 $(BIN)/python -m pytest tests/test_vllm.py
 
+fuzz: $(VENV)/installed-dev  ## ten million damaged answers, or ten minutes of them
+	$(BIN)/python tests/fuzz.py --seconds 600
+
+soak: $(VENV)/installed-dev  ## five minutes of 200 users: nothing is left behind
+	$(BIN)/python tests/soak.py --seconds 300
+
+bench: $(VENV)/installed-dev  ## what our own code costs, beside what it can't cost less than
+	$(BIN)/python tests/bench/body.py
+
 check: $(VENV)/installed-dev  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -389,7 +389,7 @@ def check(record: Record) -> None:
     assert isinstance(record.finish, str | None), f"a finish of {type(record.finish)}"
     if record.error is None:
         assert first is not None, "a success without a first token"
-        assert record.osl, f"a success of {record.osl} tokens"
+        assert record.osl is not None, "a success without a count of tokens"
         assert record.finish, "a success without a finish"
         return
     message = record.error.message

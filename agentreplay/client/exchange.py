@@ -153,8 +153,7 @@ def record(
 ) -> Record:
     """What came of a request, from what arrived of its answer."""
     stamps, usage = answer.stamps_ns, answer.usage
-    counted = None if stamps and not usage.osl else usage.osl
-    osl = len(stamps) or None if counted is None else counted
+    osl = usage.osl if usage.osl is not None else len(stamps) or None
     return Record(
         request=request,
         sent_ns=sent_ns,
@@ -170,7 +169,7 @@ def record(
         isl=usage.isl,
         osl=osl,
         cached=usage.cached,
-        estimated=counted is None,
+        estimated=usage.osl is None,
         finish=answer.finish,
         error=failure,
     )
