@@ -532,6 +532,7 @@ def figures(metrics: Mapping[str, Any]) -> list[str]:
 def shortened(text: str) -> str:
     """Without what differs between runs or between versions of libraries, and not too long."""
     text = re.sub(r"^127\.0\.0\.1:\d+: ", "", text)
+    text = re.sub(r"localhost:\d+", "localhost", text)
     text = re.sub(r"(TLS|can't be read|decompressing data): .*", r"\1: …", text)
     return text if len(text) <= WORDS else f"{text[: WORDS - 1]}…"
 

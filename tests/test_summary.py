@@ -170,7 +170,25 @@ def test_sessions_are_counted_by_play_and_by_name() -> None:
         record([100], index=0, visit=1),
         record([100], index=1, lane=1, calls=2),
     )["sessions"]
-    assert found == {"started": 3, "completed": 2, "distinct": 2, "reused": 1}
+    assert found == {
+        "started": 3,
+        "completed": 2,
+        "distinct": 2,
+        "reused": 1,
+        "calls_unsent": 0,
+    }
+
+
+def test_calls_that_a_failure_kept_from_being_sent_are_counted() -> None:
+    """Of a play of five calls whose second failed, three were not sent; the end of a run is no
+    failure."""
+    cut = Failure("cancelled", None, "cut")
+    found = metrics(
+        record([100], calls=5),
+        record([100], calls=5, call=1, error=Failure("timeout", None, "late")),
+        record([100], calls=5, lane=1, error=cut),
+    )["sessions"]
+    assert found["calls_unsent"] == 3
 
 
 def test_concurrency_is_a_mean_over_time() -> None:

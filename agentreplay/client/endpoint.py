@@ -243,6 +243,9 @@ def http_stream(
             elif response.status_code == 200 and kind == "text/event-stream":
                 async for data in response.aiter_bytes():
                     sink(clock(), data)
+            elif response.has_redirect_location:
+                where = shown(response.headers["location"])
+                said = f"it redirects to {where}, which is not followed".encode()
             else:
                 said = await _first_bytes(response, BODY_BYTES)
             return Reply(

@@ -78,7 +78,10 @@ class _Watch:
         stamps = self._answer.stamps_ns
         which, since_ns = ("another", stamps[-1]) if stamps else ("a first", self._sent_ns)
         limit_s = self._patience.next_token_s if stamps else self._patience.first_token_s
-        left_s = POLL_S if limit_s is None else limit_s - (self._clock() - since_ns) / 1e9
+        if limit_s is None:  # the next limit's, which is there if the first's is not
+            left_s = min(POLL_S, self._patience.next_token_s or POLL_S)
+        else:
+            left_s = limit_s - (self._clock() - since_ns) / 1e9
         if limit_s is not None and left_s <= 0:
             self.failure = Failure("timeout", None, f"no sign of {which} token for {limit_s:g} s")
             self.scope.cancel()

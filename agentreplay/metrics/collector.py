@@ -28,8 +28,10 @@ class Visited:
     Attributes:
         index: The session's place in the trace.
         calls: How many calls it has.
+        sent: How many of them were sent.
         succeeded: How many of them succeeded.
         failed: One of them did not.
+        cancelled: One of them was cut at the end of the run.
         first_ns: When the first was due.
         last_ns: When the last ended.
         timed: How many succeeded whose recorded duration is known.
@@ -39,8 +41,10 @@ class Visited:
 
     index: int
     calls: int
+    sent: int = 0
     succeeded: int = 0
     failed: bool = False
+    cancelled: bool = False
     first_ns: int = 0
     last_ns: int = 0
     timed: int = 0
@@ -223,8 +227,10 @@ class Collector:
             self.visits[key] = visit
         visit.first_ns = min(visit.first_ns, request.due_ns)
         visit.last_ns = max(visit.last_ns, record.done_ns)
+        visit.sent += 1
         if record.error is not None:
             visit.failed = True
+            visit.cancelled = visit.cancelled or record.error.kind == "cancelled"
             return
         visit.succeeded += 1
         if request.recorded_s is not None and record.last_token_ns is not None:

@@ -240,6 +240,11 @@ def _sessions(sums: Collector) -> dict[str, int]:
         "completed": completed,
         "distinct": distinct,
         "reused": started - distinct,
+        "calls_unsent": sum(
+            visit.calls - visit.sent
+            for visit in sums.visits.values()
+            if visit.failed and not visit.cancelled
+        ),
     }
 
 

@@ -87,6 +87,8 @@ def _failures(value: dict[str, Any]) -> RenderableType:
     title = f"{requests['failed']} of {requests['attempted']} requests failed"
     if partial := value["metrics"]["partial_tokens"]:
         title += f", after {partial:,} tokens that count nowhere"
+    if unsent := value["metrics"]["sessions"]["calls_unsent"]:
+        title += f"; {unsent:,} further calls of their sessions were not sent"
     table = Table(box=None)
     table.add_column("kind", style="red")
     table.add_column("count", justify="right")
