@@ -21,6 +21,6 @@ def agentreplay(*arguments: str | Path, **variables: str) -> subprocess.Complete
         [sys.executable, "-m", "agentreplay", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "COLUMNS": "120", **variables},
     )

@@ -421,3 +421,18 @@ def test_many_events_are_not_one_long_one() -> None:
         answer.feed(n, event * 60)
     assert answer.broken is None
     assert len(answer.stamps_ns) == 1200
+
+
+def test_an_event_cut_off_at_the_limit_is_not_sent() -> None:
+    """An event that the end of the stream cuts off counts as not sent, be it as long as any."""
+    answer = Answer(chat.piece)
+    answer.feed(1, b"data: " + b"x" * ((64 << 20) - 6))
+    answer.close(2)
+    assert answer.broken is None
+
+
+def test_an_error_without_words_is_an_error() -> None:
+    """An error event that says nothing makes no success of what follows it."""
+    answer = Answer(chat.piece)
+    answer.feed(1, b'event: error\ndata: ""\n\n' + c(1) + fin())
+    assert answer.error == "(no words)"

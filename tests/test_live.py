@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 from records import record
+from virtually import DIALECT
 
-from agentreplay.metrics.record import Failure
-from agentreplay.report.live import Tally, line
+from agentreplay.client.stream import Reply, Sink
+from agentreplay.metrics.record import Failure, Request
+from agentreplay.plan import Plan
+from agentreplay.replay import Replay
+from agentreplay.report.live import LiveView, Tally, line
+from agentreplay.trace.model import Session
 
 
 def test_rates_are_over_the_last_ten_seconds() -> None:
@@ -48,3 +54,28 @@ def test_nothing_measured_is_not_shown() -> None:
     shown = line(Tally(), 1_000_000_000, 60.0, 8, 8)
     assert "P90" not in shown
     assert "TTFT" not in shown
+
+
+def test_words_of_a_server_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """What looks like markup in a model's name or a failure is neither obeyed nor swallowed."""
+    endpoint = {"simulated": None, "urls": ["http://here"], "model": "m [/b]"}
+    failure = Failure("http_4xx", 400, "stop [/INST] [type=x]")
+
+    async def main() -> None:
+        replay = Replay(Plan(), 0, no_session, DIALECT, no_answer, lambda: 0, lambda record: None)
+        with LiveView(Plan(), {"endpoint": endpoint, "cautions": []}) as view:
+            view(0, replay, record([], error=failure))
+            view(20_000_000_000, replay, None)
+
+    anyio.run(main)
+    shown = capsys.readouterr().err
+    assert "m [/b]" in shown
+    assert "stop [/INST] [type=x]" in shown
+
+
+async def no_session(index: int) -> Session:
+    raise AssertionError("nothing is played")
+
+
+async def no_answer(request: Request, body: bytes, sink: Sink) -> Reply:
+    raise AssertionError("nothing is sent")

@@ -29,6 +29,28 @@ PLAIN_LINE_NS = 10_000_000_000
 """Without a terminal there is a line every so many nanoseconds."""
 
 
+class _Running:
+    """A percentile of values that become ever more.
+
+    It is taken again when they are 2 % more, so that a long run does not hold up its own loop.
+    """
+
+    def __init__(self, q: int) -> None:
+        self._q = q
+        self._values = array("d")
+        self._known: float | None = None
+        self._next = 1
+
+    def append(self, value: float) -> None:
+        self._values.append(value)
+
+    def percentile(self) -> float | None:
+        if len(self._values) >= self._next:
+            self._known = float(np.percentile(self._values, self._q))
+            self._next = len(self._values) * 51 // 50 + 1
+        return self._known
+
+
 class Tally:
     """The running figures of a run.
 
@@ -45,8 +67,8 @@ class Tally:
         self.last_failure = ""
         self.busy = 0
         self._recent: deque[tuple[int, int, int]] = deque()
-        self._tpot_s = array("d")
-        self._ttft_s = array("d")
+        self._tpot_s = _Running(90)
+        self._ttft_s = _Running(50)
 
     def take(self, record: Record) -> None:
         """Count a record."""
@@ -80,12 +102,13 @@ class Tally:
     @property
     def interactivity_p90(self) -> float | None:
         """Tokens a second that 90 % of the requests so far reach."""
-        return 1 / float(np.percentile(self._tpot_s, 90)) if self._tpot_s else None
+        slow_s = self._tpot_s.percentile()
+        return 1 / slow_s if slow_s else None
 
     @property
     def ttft_p50_s(self) -> float | None:
         """Median time to first token so far."""
-        return float(np.percentile(self._ttft_s, 50)) if self._ttft_s else None
+        return self._ttft_s.percentile()
 
 
 def line(tally: Tally, now_ns: int, duration_s: float | None, lanes: int, in_flight: int) -> str:
@@ -128,7 +151,7 @@ class LiveView:
     """
 
     def __init__(self, plan: Plan, manifest: Mapping[str, Any]) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, markup=False)
         self._plan = plan
         self._endpoint = manifest["endpoint"]
         self._cautions = manifest["cautions"]

@@ -70,7 +70,10 @@ class Answer:
     def close(self, at_ns: int) -> None:
         """Note the end of the stream; an event cut off by it counts as not sent."""
         broken = self.broken
-        self._take_all(at_ns, self._events.close())
+        try:
+            self._take_all(at_ns, self._events.close())
+        except EventTooLong:
+            pass  # it was cut off before it could end
         self.broken = broken
 
     def _take_all(self, at_ns: int, events: Sequence[Event]) -> None:
@@ -89,7 +92,7 @@ class Answer:
             self.done_ns = at_ns
             return
         if event.name == b"error":
-            self.error = self.error or error_text(event.data)
+            self.error = self.error or error_text(event.data) or "(no words)"
             return
         try:
             piece = self._piece(orjson.loads(event.data))
