@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from scripted import self_signed
 
 # A busy machine is no fault of what is tested.
 settings.register_profile("agentreplay", deadline=None)
@@ -19,16 +19,4 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A self-signed certificate for 127.0.0.1, and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl command to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "2", "-subj", "/CN=scripted"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return certificate, key
+    return self_signed(tmp_path_factory.mktemp("tls"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentreplay.client.endpoint import APIS, api_url, beside
+from agentreplay.client.endpoint import APIS, Endpoint, api_url, beside, shown
 from agentreplay.errors import AgentReplayError
 from agentreplay.wire.api import Api
 
@@ -65,3 +65,24 @@ def test_every_api_has_its_address(api: Api) -> None:
     assert api_url("http://host", api) == f"http://host/v1{api.path}"
     assert api_url("http://host/v1/chat/completions", api) == f"http://host/v1{api.path}"
     assert beside(api_url("http://host", api), "/models") == "http://host/v1/models"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("http://h/v1?api_key=a%2Bbcdef", "http://h/v1?api_key=***"),
+        ("http://h/v1?sig=1&version=2021-01", "http://h/v1?sig=***&version=2021-01"),
+        ("http://me:word@h:8000/v1", "http://h:8000/v1"),
+        ("http://h/v1", "http://h/v1"),
+    ],
+)
+def test_no_secret_of_an_address_is_told(given: str, told: str) -> None:
+    """Keys in the query are masked whatever they are encoded as, and nothing else is."""
+    assert shown(given) == told
+
+
+@pytest.mark.parametrize("repeated", ["a%2Bbcdef", "a+bcdef"])
+def test_a_secret_is_masked_however_it_is_encoded(repeated: str) -> None:
+    """A server may repeat a key as it stood in the address, or decoded."""
+    endpoint = Endpoint(("http://h/v1/chat/completions?api_key=a%2Bbcdef",))
+    assert endpoint.mask(f"no such key: {repeated}!") == "no such key: ***!"

@@ -373,6 +373,14 @@ def test_no_event_stream(kind: str, body: bytes, message: str) -> None:
     assert message in found[2]
 
 
+@pytest.mark.parametrize("location", ["http://[", "http://a]b/", "//", "\xff", "http://h:99999/"])
+def test_a_redirect_to_nowhere_is_a_failure(location: str) -> None:
+    """A redirect whose target is no address fails its request like any other."""
+    kind, _, message = failed(Answer(status=302, headers={"location": location}, body=b""))
+    assert kind in ("http_4xx", "truncated")
+    assert message
+
+
 def test_error_that_calls_itself_an_event_stream() -> None:
     """The status goes before the content type: a refusal is read as one."""
     headers = {"content-type": "text/event-stream"}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 import anyio
@@ -97,9 +97,12 @@ class Endpoint:
         found.append(self.api_key or "")
         for url in self.urls:
             parts = urlsplit(url)
-            found += [value for name, value in parse_qsl(parts.query) if is_secret(name)]
+            for pair in parts.query.split("&"):
+                name, _, value = pair.partition("=")
+                if is_secret(name):
+                    found += (value, unquote_plus(value))
             if parts.password:
-                found.append(unquote(parts.password))
+                found += (parts.password, unquote(parts.password))
                 user = f"{unquote(parts.username or '')}:{unquote(parts.password)}"
                 found.append(base64.b64encode(user.encode()).decode())
         return sorted((text for text in found if len(text) >= SHORTEST_SECRET), key=len)[::-1]
@@ -133,10 +136,11 @@ def beside(url: str, path: str) -> str:
 def shown(url: str) -> str:
     """An address without the user's name, password and keys in it, for people and files."""
     parts = urlsplit(url)
-    query = parts.query
-    for name, value in parse_qsl(query):
-        if is_secret(name):
-            query = query.replace(value, MASK)
+    pairs = [pair.partition("=") for pair in parts.query.split("&")]
+    query = "&".join(
+        name + equals + (MASK if value and is_secret(name) else value)
+        for name, equals, value in pairs
+    )
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
 
 
@@ -244,7 +248,7 @@ def http_stream(
                 async for data in response.aiter_bytes():
                     sink(clock(), data)
             elif response.has_redirect_location:
-                where = shown(response.headers["location"])
+                where = response.headers["location"]
                 said = f"it redirects to {where}, which is not followed".encode()
             else:
                 said = await _first_bytes(response, BODY_BYTES)

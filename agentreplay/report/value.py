@@ -40,7 +40,7 @@ def summary_value(
         "history": {"live": summary.live, "substituted": summary.substituted},
         "after_window": summary.after_window,
         "chunk_gap_binned": summary.gaps_binned,
-        "cautions": manifest["cautions"],
+        "cautions": manifest.get("cautions", []),
         "fit": facts.get("fit"),
         "server_cache": facts.get("server_cache"),
         "plan": manifest["plan"],
