@@ -9,8 +9,8 @@ from __future__ import annotations
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,74 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentreplay import units
+from agentreplay import options
 from agentreplay.errors import EXIT_SIGNALLED, EXIT_UNUSABLE, AgentReplayError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from agentreplay.client.endpoint import Endpoint
-    from agentreplay.metrics.verdict import Limits
     from agentreplay.plan import Plan
     from agentreplay.run import Result
     from agentreplay.trace.load import TraceSet
 
 LOOP = {"use_uvloop": sys.platform != "win32"}
-
-DEFAULT_USERS = 8
-
-
-def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        return units.seconds(value)
-    except AgentReplayError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
-def _gap(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
-    return None if value == "none" else _duration(ctx, param, value)
-
-
-def _from_to(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
-    low, _, high = value.partition("-")
-    if not (low.isdigit() and high.isdigit() and 1 <= int(low) <= int(high)):
-        raise click.BadParameter(f"{value!r} is no range: write it as 5-60", ctx, param)
-    return int(low), int(high)
-
-
-PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-STRICT = click.option("--strict", is_flag=True, help="A file that can't be read is an error.")
-
-
-ADDRESSED = (
-    click.option(
-        "--api",
-        type=click.Choice(["chat", "completions", "responses", "messages"]),
-        default="chat",
-        show_default=True,
-        help="API to speak.",
-    ),
-    click.option("--model", help="Model to ask for.  [default: the first one served]"),
-    click.option(
-        "--api-key",
-        envvar=["AGENTREPLAY_API_KEY", "OPENAI_API_KEY"],
-        help="Bearer token; also from AGENTREPLAY_API_KEY or OPENAI_API_KEY. Never stored.",
-    ),
-    click.option("--header", "headers", multiple=True, help="Further header, as 'Name: value'."),
-    click.option("--body", help="Further fields of each request body, as a JSON object."),
-    click.option("--ca", help="File of certificates to trust."),
-    click.option("--insecure", is_flag=True, help="Trust any certificate."),
-)
-"""Options that say how an endpoint is spoken to."""
-
-
-def _addressed(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(ADDRESSED):
-        command = option(command)
-    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -101,7 +44,7 @@ def cli() -> None:
 
 
 @cli.command()
-@PATHS
+@options.traces
 @click.option(
     "--url",
     "urls",
@@ -109,7 +52,7 @@ def cli() -> None:
     help="Endpoint: host, host/v1 or full path; several share the sessions. Without: a simulated "
     "server.",
 )
-@_addressed
+@options.addressed
 @click.option("--token-ids", is_flag=True, help="Send completions as token ids instead of text.")
 @click.option(
     "--tool-messages",
@@ -141,7 +84,7 @@ def cli() -> None:
 )
 @click.option(
     "--duration",
-    callback=_duration,
+    callback=options.duration,
     metavar="DURATION",
     help="Send for so long.  [default: 60s, without --sessions and --requests]",
 )
@@ -149,7 +92,7 @@ def cli() -> None:
 @click.option("--sessions", type=click.IntRange(1), help="Play at most so many sessions.")
 @click.option(
     "--ramp",
-    callback=_duration,
+    callback=options.duration,
     metavar="DURATION",
     default="0s",
     show_default=True,
@@ -178,7 +121,7 @@ def cli() -> None:
 )
 @click.option(
     "--max-gap",
-    callback=_gap,
+    callback=options.gap,
     metavar="DURATION",
     default="10s",
     show_default=True,
@@ -186,7 +129,7 @@ def cli() -> None:
 )
 @click.option(
     "--drain",
-    callback=_duration,
+    callback=options.duration,
     metavar="DURATION",
     default="30s",
     show_default=True,
@@ -194,7 +137,7 @@ def cli() -> None:
 )
 @click.option(
     "--connect-timeout",
-    callback=_duration,
+    callback=options.duration,
     metavar="DURATION",
     default="5s",
     show_default=True,
@@ -202,13 +145,13 @@ def cli() -> None:
 )
 @click.option(
     "--first-token-timeout",
-    callback=_duration,
+    callback=options.duration,
     metavar="DURATION",
     help="A call without a token for so long has failed.  [default: no limit]",
 )
 @click.option(
     "--next-token-timeout",
-    callback=_duration,
+    callback=options.duration,
     metavar="DURATION",
     help="One without another token for so long has failed.  [default: no limit]",
 )
@@ -252,10 +195,15 @@ def cli() -> None:
     help="Change a limit of the verdict, as error_rate=5% or loop_late_max_s=500ms.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/TIME]")
-@JSON
-@STRICT
+@click.option("--dry-run", is_flag=True, help="Send nothing: say what would be sent.")
+@click.option(
+    "--prices",
+    callback=options.prices,
+    metavar="PRICES",
+    help="Dollars a million tokens for --dry-run, as input=3,cached=0.3,output=15.",
+)
+@options.JSON
 def run(
-    paths: tuple[Path, ...],
     no_calibrate: bool,
     profile: str,
     users: int | None,
@@ -279,8 +227,10 @@ def run(
     seed: int,
     allow: tuple[str, ...],
     out: Path | None,
+    dry_run: bool,
+    prices: dict[str, float] | None,
     as_json: bool,
-    strict: bool,
+    which: dict[str, Any],
     **address: Any,
 ) -> None:
     """Replay the sessions in PATHS and report token rates and P90 interactivity.
@@ -293,17 +243,16 @@ def run(
 
     from agentreplay.report.live import LiveView
     from agentreplay.run import run_plan
-    from agentreplay.trace.load import load
 
-    endpoint = _endpoint(**address, calibrate=not no_calibrate, connect_s=connect_timeout)
-    limits = _limits(allow)
+    endpoint = options.endpoint_of(**address, calibrate=not no_calibrate, connect_s=connect_timeout)
+    limits = options.limits_of(allow)
     if history == "live" and address["api"] != "chat":
         raise AgentReplayError("--history live needs --api chat: it is spoken by that API only")
     if history == "live" and address["tool_messages"]:
         raise AgentReplayError("--history live and --tool-messages exclude each other")
-    trace = load(*paths, strict=strict)
+    trace = options.loaded(seed=seed, **which)
     unlimited = sessions is None and requests is None
-    plan = _plan(
+    plan = options.plan_of(
         trace,
         users=users,
         duration_s=60.0 if duration is None and unlimited else duration,
@@ -325,6 +274,9 @@ def run(
         seed=seed,
         salt=secrets.randbits(63),
     )
+    if dry_run:
+        _forecast(trace, plan, prices, as_json)
+        return
     replayed = partial(
         run_plan,
         trace,
@@ -341,8 +293,8 @@ def run(
 
 @cli.command()
 @click.argument("url")
-@_addressed
-@JSON
+@options.addressed
+@options.JSON
 def probe(url: str, as_json: bool, **address: Any) -> None:
     """Try the endpoint at URL with some thirty small requests, and say what a run can expect.
 
@@ -350,16 +302,15 @@ def probe(url: str, as_json: bool, **address: Any) -> None:
     agentreplay probe http://localhost:8000
     """
     import anyio
-    import orjson
 
     from agentreplay.client.probe import probe as probed
     from agentreplay.report.probe import probe_report, probe_value
 
-    endpoint = _endpoint(urls=(url,), **address)
+    endpoint = options.endpoint_of(urls=(url,), **address)
     assert endpoint is not None
     found = anyio.run(probed, endpoint, backend_options=LOOP)
     if as_json:
-        click.echo(orjson.dumps(probe_value(found), option=orjson.OPT_INDENT_2).decode())
+        _print_json(probe_value(found))
     else:
         _print(probe_report(found))
     if not found.usable:
@@ -368,7 +319,7 @@ def probe(url: str, as_json: bool, **address: Any) -> None:
 
 @cli.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@JSON
+@options.JSON
 def report(directory: Path, as_json: bool) -> None:
     """Compute the report of a run in DIRECTORY again from its records."""
     from agentreplay.run import conclude
@@ -377,32 +328,99 @@ def report(directory: Path, as_json: bool) -> None:
 
 
 @cli.command()
-@PATHS
-@JSON
-@STRICT
-def inspect(paths: tuple[Path, ...], as_json: bool, strict: bool) -> None:
+@options.traces
+@options.SEED
+@options.JSON
+def inspect(as_json: bool, seed: int, which: dict[str, Any]) -> None:
     """Show what the traces in PATHS hold: calls, lengths, gaps, prefix reuse."""
-    import orjson
-
     from agentreplay.report.text import trace_report
-    from agentreplay.trace.load import load
     from agentreplay.trace.statistics import statistics
 
-    trace = load(*paths, strict=strict)
+    trace = options.loaded(seed=seed, **which)
     found = statistics(trace.readable())
     if not found.sessions:
         raise AgentReplayError(trace.nothing())
     notes = {path: dict(notes) for path, notes in trace.notes.items()}
     if as_json:
-        value = {
-            **asdict(found),
-            "files": len(trace.files),
-            "skipped": trace.skipped,
-            "notes": notes,
-        }
-        click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+        _print_json(
+            {
+                **asdict(found),
+                "files": len(trace.files),
+                "formats": dict(trace.formats),
+                "left_out": dict(trace.left_out),
+                "skipped": trace.skipped,
+                "notes": notes,
+            }
+        )
     else:
-        _print(trace_report(found, len(trace.files), trace.skipped, notes))
+        _print(trace_report(found, len(trace.files), trace.left_out, trace.skipped, notes))
+
+
+@cli.command()
+@options.traces
+@options.SEED
+@options.JSON
+def check(as_json: bool, seed: int, which: dict[str, Any]) -> None:
+    """Say what can be read of PATHS and what not: formats, sessions, repairs, with line numbers.
+
+    \b
+    agentreplay check ~/.claude/projects
+    agentreplay check traces --json
+    """
+    from agentreplay.report.check import check_report
+    from agentreplay.trace.check import checked
+
+    trace = options.opened(seed=seed, **which)
+    found = checked(trace)
+    if as_json:
+        _print_json(asdict(found))
+    else:
+        _print(check_report(found))
+    if not found.calls:
+        raise AgentReplayError(trace.nothing())
+
+
+@cli.command()
+@options.traces
+@options.SEED
+@click.option(
+    "--to",
+    type=click.Choice(["native", "weka"]),
+    default="native",
+    show_default=True,
+    help="Format to write.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, allow_dash=True),
+    default="-",
+    help="File to write.  [default: standard output]",
+)
+@click.option("--dry-run", is_flag=True, help="Write nothing: say what would be written.")
+def convert(to: str, out: Path, dry_run: bool, seed: int, which: dict[str, Any]) -> None:
+    """Write the sessions in PATHS as lengths, times and relations: no text, no recorded hash.
+
+    \b
+    agentreplay convert ~/.claude/projects --since 30d --out mine.jsonl
+    agentreplay convert ~/.codex/sessions --to weka --dry-run
+    """
+    from agentreplay.report.check import export_report
+    from agentreplay.trace.export import exported, seen_of
+
+    trace = options.loaded(seed=seed, **which)
+    lines = exported(trace, to, secrets.randbits(51))
+    if dry_run:
+        _print(export_report(to, seen_of(lines)))
+        return
+    try:
+        # Written beside and moved when whole: the file may be among those that are read.
+        with click.open_file(str(out), "wb", atomic=True) as file:
+            for line in lines:
+                file.write(line)
+    except OSError as error:
+        raise AgentReplayError(f"{out}: can't be written: {error.strerror}") from None
+    for source, cause in trace.skipped.items():
+        click.echo(f"left out: {source}: {cause}", err=True)
 
 
 @cli.command()
@@ -410,7 +428,7 @@ def inspect(paths: tuple[Path, ...], as_json: bool, strict: bool) -> None:
 @click.option("--seed", type=int, default=42, show_default=True, help="Decides everything.")
 @click.option(
     "--calls",
-    callback=_from_to,
+    callback=options.from_to,
     metavar="FROM-TO",
     default="5-60",
     show_default=True,
@@ -499,98 +517,6 @@ def _interrupted(number: int) -> None:
     sys.exit(EXIT_SIGNALLED + number)
 
 
-def _endpoint(
-    *,
-    urls: tuple[str, ...],
-    api: str,
-    model: str | None,
-    api_key: str | None,
-    headers: tuple[str, ...],
-    body: str | None,
-    ca: str | None,
-    insecure: bool,
-    token_ids: bool = False,
-    tool_messages: bool = False,
-    session_header: str = "none",
-    connection_per_session: bool = False,
-    calibrate: bool = True,
-    connect_s: float = 5.0,
-) -> Endpoint | None:
-    import orjson
-
-    from agentreplay.client.endpoint import APIS, Endpoint, api_url
-
-    pairs = []
-    for header in headers:
-        name, colon, content = header.partition(":")
-        if not colon or not name.strip():
-            raise AgentReplayError(f"--header {name!r}: write it as 'Name: value'")
-        pairs.append((name.strip(), content.strip()))
-    fields: dict[str, Any] = {}
-    if body is not None:
-        try:
-            fields = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise AgentReplayError(f"--body is no JSON: {error}") from None
-        if not isinstance(fields, dict):
-            raise AgentReplayError("--body must be a JSON object, as '{\"temperature\": 0}'")
-    if token_ids and api != "completions":
-        raise AgentReplayError("--token-ids needs --api completions: other APIs take text only")
-    if tool_messages and api != "chat":
-        raise AgentReplayError("--tool-messages needs --api chat: other APIs have other forms")
-    if not urls:
-        if model or pairs or fields or api != "chat":
-            raise AgentReplayError("--api, --model, --header and --body need --url")
-        return None
-    return Endpoint(
-        urls=tuple(api_url(url, APIS[api]) for url in urls),
-        api=APIS[api],
-        model=model,
-        api_key=api_key,
-        headers=tuple(pairs),
-        fields=fields,
-        calibrate=calibrate,
-        token_ids=token_ids,
-        tool_messages=tool_messages,
-        session_header=None if session_header == "none" else session_header,
-        connection_per_session=connection_per_session,
-        connect_s=connect_s,
-        ca=ca,
-        insecure=insecure,
-    )
-
-
-def _limits(allow: tuple[str, ...]) -> Limits:
-    from agentreplay.metrics.verdict import Limits
-
-    limits = Limits()
-    for change in allow:
-        name, _, text = change.partition("=")
-        if name not in Limits.names():
-            known = ", ".join(Limits.names())
-            raise AgentReplayError(f"--allow {change}: no such limit; there are {known}")
-        value = units.seconds(text) if name.endswith("_s") else units.share(text)
-        limits = replace(limits, **{name: value})
-    return limits
-
-
-def _plan(trace: TraceSet, *, users: int | None, **options: Any) -> Plan:
-    """The plan; with recorded times and no users, one lane for each session and its arrival."""
-    from agentreplay.plan import Plan
-
-    if users is not None or options["timing"] != "recorded":
-        # A lane without any work would be no user: its window would close at the start.
-        most = (users or DEFAULT_USERS, options["sessions"], options["requests"])
-        return Plan(users=min(n for n in most if n is not None), **options)
-    if any(session.start_s is None for session in trace.readable()):
-        raise AgentReplayError(
-            "--timing recorded without --users replays arrivals, and these traces record none: "
-            "give --users"
-        )
-    options["sessions"] = min(options["sessions"] or len(trace), len(trace))
-    return Plan(users=options["sessions"], arrivals=True, **options)
-
-
 def _new_directory() -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     path, number = Path("runs") / stamp, 1
@@ -609,15 +535,38 @@ def _print(renderable: RenderableType) -> None:
     console.print(renderable)
 
 
-def _show(result: Result, as_json: bool) -> None:
-    """Print a run's outcome and end with its exit code."""
+def _print_json(value: dict[str, Any]) -> None:
     import orjson
 
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def _forecast(trace: TraceSet, plan: Plan, prices: dict[str, float] | None, as_json: bool) -> None:
+    """Print what a plan would send."""
+    from agentreplay.forecast import Prices, forecast
+    from agentreplay.report.forecast import forecast_report
+    from agentreplay.trace.draw import Draws
+
+    draws = Draws(trace, plan.fit)
+    draws.context_tokens = plan.context_tokens
+    if plan.fit == "fail":
+        for index in range(len(trace)):
+            draws.read(index)
+    found = forecast(plan, len(trace), draws.read)
+    dollars = found.dollars(Prices(**prices)) if prices else None
+    if as_json:
+        _print_json({**asdict(found), "dollars": dollars})
+    else:
+        _print(forecast_report(found, dollars))
+
+
+def _show(result: Result, as_json: bool) -> None:
+    """Print a run's outcome and end with its exit code."""
     from agentreplay.report.text import report as as_text
     from agentreplay.run import exit_code
 
     if as_json:
-        click.echo(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode())
+        _print_json(result.value)
     else:
         _print(as_text(result.value))
     code, why = exit_code(result)

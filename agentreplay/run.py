@@ -342,6 +342,8 @@ def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:
     for file in trace.files:
         stat = file.stat()
         files.append({"path": str(file), "bytes": stat.st_size, "mtime_s": stat.st_mtime})
+    if trace.stdin is not None:
+        files.append({"path": "-", "bytes": len(trace.stdin), "mtime_s": None})
     return {
         "agentreplay": version("agentreplay-loadgen"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -351,6 +353,8 @@ def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:
         "trace": {
             "paths": [str(path) for path in trace.paths],
             "sessions": len(trace),
+            "choice": asdict(trace.choice),
+            "revisions": trace.revisions,
             "files": files,
         },
         "machine": {"python": platform.python_version(), "system": platform.platform()},

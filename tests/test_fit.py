@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,5 +93,5 @@ def _with_true_parents(calls: list[Call]) -> list[Call]:
     for i, each in enumerate(calls):
         best = max(((common_prefix(calls, i, j), j) for j in range(i)), default=(0, 0))
         shared, parent = best
-        made.append(replace(each, parent=parent if shared else None, shared=shared))
+        made.append(each._replace(parent=parent if shared else None, shared=shared))
     return made

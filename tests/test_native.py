@@ -35,12 +35,12 @@ FIRST = Call(
     model="large",
     cached=0,
 )
-SUBAGENT = replace(
-    FIRST, start_s=3.0, end_s=6.0, isl=200, after=(0,), gap_s=0.5, agent="sub", model=None,
+SUBAGENT = FIRST._replace(
+    start_s=3.0, end_s=6.0, isl=200, after=(0,), gap_s=0.5, agent="sub", model=None,
     timed=False, system=0, cached=None,
 )  # fmt: skip
-LAST = replace(
-    FIRST, start_s=9.0, end_s=9.0, isl=420, osl=0, after=(0, 1), gap_s=3.0, parent=0, shared=256,
+LAST = FIRST._replace(
+    start_s=9.0, end_s=9.0, isl=420, osl=0, after=(0, 1), gap_s=3.0, parent=0, shared=256,
     cached=250,
 )  # fmt: skip
 SESSION = Session("hand-made", 12.25, (FIRST, SUBAGENT, LAST), 64, "own.jsonl:1")
@@ -65,8 +65,7 @@ def notes_of(value: Value) -> Notes:
 def in_microseconds(session: Session) -> Session:
     """The session with the times that the format can hold."""
     calls = tuple(
-        replace(
-            call,
+        call._replace(
             start_s=round(call.start_s, 6),
             end_s=round(call.end_s, 6),
             gap_s=round(call.gap_s, 6),
@@ -86,9 +85,9 @@ def in_microseconds(session: Session) -> Session:
         replace(SESSION, start_s=None),
         replace(SESSION, start_s=0.0),
         replace(SESSION, id='"quoted"\n\u2028 and \U0001f600'),
-        replace(SESSION, calls=(replace(FIRST, isl=1, osl=0, system=0, model=None, cached=None),)),
+        replace(SESSION, calls=(FIRST._replace(isl=1, osl=0, system=0, model=None, cached=None),)),
         replace(SESSION, block_size=1),
-        replace(SESSION, calls=(replace(FIRST, isl=2**40, system=0),)),
+        replace(SESSION, calls=(FIRST._replace(isl=2**40, system=0),)),
     ],
     ids=["all fields", "no arrival", "arrival 0", "odd name", "least", "block of 1", "huge"],
 )
@@ -106,7 +105,7 @@ def test_shared_sessions_come_back() -> None:
 
 def test_times_are_kept_to_the_microsecond() -> None:
     """Times are rounded to six digits, no less."""
-    call = replace(FIRST, end_s=1.23456789, gap_s=0.1 + 0.2)
+    call = FIRST._replace(end_s=1.23456789, gap_s=0.1 + 0.2)
     read = again(replace(SESSION, calls=(call,))).calls[0]
     assert (read.end_s, read.gap_s) == (1.234568, 0.3)
 
@@ -120,7 +119,7 @@ def test_a_session_is_one_line() -> None:
 
 def test_what_is_absent_is_left_out() -> None:
     """Fields without a value are not written."""
-    bare = replace(FIRST, system=0, model=None, cached=None)
+    bare = FIRST._replace(system=0, model=None, cached=None)
     value = value_of(replace(SESSION, start_s=None, calls=(bare,)))
     assert value.keys() == {"agentreplay", "id", "block_size", "calls"}
     assert value["calls"][0].keys() == {"start_s", "end_s", "isl", "osl", "gap_s"}
@@ -129,7 +128,7 @@ def test_what_is_absent_is_left_out() -> None:
 @pytest.mark.parametrize("name", ["timed", "after", "parent", "shared", "system", "agent"])
 def test_what_is_left_out_has_a_default(name: str) -> None:
     """A call without its optional fields is timed, waits for nobody and shares nothing."""
-    value = value_of(replace(SESSION, calls=(replace(FIRST, system=0),)))
+    value = value_of(replace(SESSION, calls=(FIRST._replace(system=0),)))
     assert name not in value["calls"][0]
     expected = {"timed": True, "after": (), "parent": None, "shared": 0, "system": 0, "agent": ""}
     assert getattr(native.session(value, "x")[0].calls[0], name) == expected[name]

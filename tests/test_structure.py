@@ -62,7 +62,7 @@ def prompted(calls: Iterable[Call], prompts: Sequence[Sequence[object]]) -> list
     """The calls with these prompts, whose letters are blocks."""
     relations = shared_prefixes(chained(prompts))
     return [
-        replace(each, isl=len(prompt) * SIZE, parent=parent, shared=blocks * SIZE)
+        each._replace(isl=len(prompt) * SIZE, parent=parent, shared=blocks * SIZE)
         for each, prompt, (parent, blocks) in zip(calls, prompts, relations, strict=True)
     ]
 
@@ -155,7 +155,7 @@ def test_common_prefixes_are_those_of_the_prompts(
     """What two calls share follows from the parents alone; below `at_least` it is 0."""
     tails = data.draw(st.lists(st.integers(0, SIZE - 1), min_size=len(prompts)))
     calls = [
-        replace(each, isl=each.isl + tail)
+        each._replace(isl=each.isl + tail)
         for each, tail in zip(prompted([call(0, 0)] * len(prompts), prompts), tails, strict=False)
     ]
     pairs = [(i, j) for i in range(len(calls)) for j in range(len(calls)) if i != j]
@@ -176,7 +176,7 @@ def test_a_prompt_shares_all_of_itself() -> None:
 
 def unknown(start_s: float, osl: int, agent: str = "") -> Call:
     """A call whose end was not recorded."""
-    return replace(call(start_s, start_s, agent, osl=osl), timed=False)
+    return call(start_s, start_s, agent, osl=osl)._replace(timed=False)
 
 
 def ends(*calls: Call) -> list[float]:
@@ -227,7 +227,7 @@ def test_an_estimate_without_output_takes_no_time() -> None:
 )
 def test_an_estimate_ends_before_the_agents_next_call(following: Call, expected: float) -> None:
     """An estimate is cut where the next call of the same agent starts, and only there."""
-    following = replace(following, osl=0)
+    following = following._replace(osl=0)
     assert ends(unknown(0.0, 1000), following)[0] == pytest.approx(expected)
 
 
@@ -659,7 +659,7 @@ def test_nothing_overtakes_in_recorded_order(stretch: float) -> None:
 
 def unlinked(session: Session) -> Session:
     """The session in which every call waits for its time only."""
-    calls = (replace(each, after=(), gap_s=each.start_s) for each in session.calls)
+    calls = (each._replace(after=(), gap_s=each.start_s) for each in session.calls)
     return replace(session, calls=tuple(calls))
 
 

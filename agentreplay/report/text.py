@@ -303,7 +303,11 @@ def _verdict(value: dict[str, Any]) -> Text:
 
 
 def trace_report(
-    found: Statistics, files: int, skipped: dict[str, str], notes: dict[str, dict[str, int]]
+    found: Statistics,
+    files: int,
+    left_out: dict[str, int],
+    skipped: dict[str, str],
+    notes: dict[str, dict[str, int]],
 ) -> RenderableType:
     """What is in a trace set, and what was left out of it."""
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -340,6 +344,9 @@ def trace_report(
             cells = [show(getattr(values, column)) for column in _COLUMNS[1:]]
             spread.add_row(title, f"{values.n:,}", *cells)
     parts: list[RenderableType] = [facts, Text(""), spread]
+    if left_out:
+        parts.append(Text(""))
+        parts += [Text(f"{times:,} sessions {why}") for why, times in left_out.items()]
     if skipped:
         parts += [Text(""), Text(f"{len(skipped)} skipped:", style="bold red")]
         parts += [Text(f"  {source}: {cause}") for source, cause in skipped.items()]

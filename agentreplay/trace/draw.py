@@ -52,7 +52,7 @@ class Draws:
             TraceError: it can't be read, or nothing of it fits.
         """
         # In a thread, since a large file takes longer to parse than an answer should wait.
-        return await anyio.to_thread.run_sync(self._fitting, index, limiter=self._one)
+        return await anyio.to_thread.run_sync(self.read, index, limiter=self._one)
 
     async def look_through(self) -> None:
         """Read every session, so that one that doesn't fit is known before anything is sent.
@@ -80,7 +80,8 @@ class Draws:
             "looked_through_s": self._looked_through_s,
         }
 
-    def _fitting(self, index: int) -> Session:
+    def read(self, index: int) -> Session:
+        """Read a session at once; as `draw`."""
         session = self._fetched.pop(index, None) or self.trace[index]
         tokens = sum(map(needs, session.calls))
         if self.context_tokens is None:

@@ -63,8 +63,7 @@ def without(session: Session, dropped: Collection[int]) -> Session:
         places[i] = len(kept)
         inherits = parent is not None and shared > 0
         kept.append(
-            replace(
-                call,
+            call._replace(
                 parent=places[parent] if parent is not None and inherits else None,
                 shared=shared if inherits else 0,
             )

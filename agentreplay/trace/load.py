@@ -1,48 +1,115 @@
 """Open trace sets: find files, see what they are, and read a session when it is asked for.
 
-A folder costs a listing and a look at the head of each file; a session is parsed when its index
-is asked for, and not kept.
+Where a record is a session (native, Weka) a folder costs a listing and a look at the head of each
+file; a session is parsed when its index is asked for, and not kept. In logs a session is spread
+over records and files: they are read once, in a stream, and what is kept is a few numbers a call.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
+import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from math import isfinite
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, BinaryIO, overload
 
 import orjson
 
 from agentreplay.errors import TraceError
-from agentreplay.trace.formats import native, weka
+from agentreplay.trace import hub, recorded
+from agentreplay.trace.choice import Choice, Head
+from agentreplay.trace.files import DAMAGED, SUFFIXES, File, found
+from agentreplay.trace.formats import (
+    arrivals,
+    claude_code,
+    codex,
+    dynamo,
+    gemini_cli,
+    har,
+    litellm,
+    mitmproxy,
+    mlperf,
+    mooncake,
+    native,
+    openai_batch,
+    opencode,
+    openhands,
+    otel,
+    tracelab,
+    unsupported,
+    weka,
+)
 from agentreplay.trace.model import Notes, Session
+from agentreplay.trace.recorded import Draft, Reading
+from agentreplay.trace.tables import PARQUET, SQLITE, csv_rows, parquet_rows, sqlite_rows
 
-FORMATS = {"native": native, "weka": weka}
-"""What can be read, by name; each module has `recognises(value)` and `session(value, source)`."""
+SESSIONS = {"native": native, "weka": weka}
+"""Formats in which a record is a session: modules with `recognises` and `session`."""
 
-SUFFIXES = frozenset((".json", ".jsonl", ".ndjson"))
-"""What is looked at in a folder; a file that is named is looked at whatever its name."""
+LOGS: dict[str, Any] = {
+    "claude-code": claude_code,
+    "codex": codex,
+    "mooncake": mooncake,
+    "dynamo": dynamo,
+    "har": har,
+    "litellm": litellm,
+    "otel": otel,
+    "tracelab": tracelab,
+    "mitmproxy": mitmproxy,
+    "openai-batch": openai_batch,
+    "mlperf-endpoints": mlperf,
+    "gemini-cli": gemini_cli,
+    "opencode": opencode,
+    "openhands": openhands,
+    "arrivals": arrivals,
+}
+"""Formats in which it is not: modules with `recognises`, `read` and `drafts`."""
 
-_BOM = b"\xef\xbb\xbf"
+FORMATS: dict[str, Any] = SESSIONS | LOGS
+"""What can be read, by name."""
+
 _HEAD_BYTES = 4096
-_PROBED_LINES = 50
+_PROBED_RECORDS = 50
+_LINES = frozenset((".jsonl", ".ndjson"))
+_SESSION_IN_HEAD = re.compile(
+    rb'"(?:(?:block_size|agentreplay)"\s*:\s*\d|hash_id_scope"\s*:\s*"|requests"\s*:\s*\[)'
+)
+_TNETSTRING = re.compile(rb"\d+:")
+_BROKEN = "lines of broken JSON, left out"
+_CUT = "packed files that are cut or damaged, read up to there"
+_REST = "ends of files that are no JSON, left out"
 _UNKNOWN = f"no known trace format (known: {', '.join(FORMATS)})"
+
+Records = Iterator[tuple[int, Any]]
+
+
+class _UndecidedError(TraceError):
+    """Two formats claim a file: the user is asked, since a wrong guess is worse."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where one session lies: a whole file, or a span of one; or its decoded value."""
+    """Where one session lies: a whole file, a span of one, or among what was kept of logs."""
 
-    path: Path
+    file: File
     offset: int = 0
     length: int | None = None
     number: int | None = None  # 1 for the first of several in a file
-    value: Session | None = None
+    session: Session | None = None
+    draft: Draft | None = None
 
     @property
     def source(self) -> str:
-        return str(self.path) if self.number is None else f"{self.path}:{self.number}"
+        if self.draft is not None:
+            return self.draft.source
+        return str(self.file.path) if self.number is None else f"{self.file.path}:{self.number}"
 
 
 class TraceSet(Sequence[Session]):
@@ -52,33 +119,58 @@ class TraceSet(Sequence[Session]):
 
     Attributes:
         paths: What was opened.
-        files: The files found, in order.
+        choice: Which of the sessions found are in the set.
+        files: The files found on the disk, in order.
+        formats: The format of each file (or member of an archive) that could be read, by path.
         strict: Whether what can't be read is an error instead of being skipped.
         skipped: Files and lines that could not be read so far, with the cause.
-        notes: What the readers left out or repaired so far, by file.
+        left_out: How many sessions were not chosen, by why.
+        stdin: What came through standard input.
+        revisions: The commit of each published set, by its address.
     """
 
-    def __init__(self, paths: Sequence[Path], *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        reading: Reading,
+        *,
+        strict: bool = False,
+        form: str | None = None,
+        choice: Choice | None = None,
+    ) -> None:
         self.paths = tuple(paths)
+        self.choice = choice or Choice()
         self.strict = strict
         self.files: list[Path] = []
+        self.formats: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
-        self.notes: dict[str, Notes] = {}
+        self.left_out: Counter[str] = Counter()
+        self.stdin: bytes | None = None
+        self.revisions: dict[str, str] = {}
+        self._reading = reading
+        self._form = form
+        self._notes: dict[str, Notes] = {}
         self._read_once: set[int] = set()
         self._places: list[_Place] = []
-        found: set[Path] = set()
-        for path in paths:
-            for file in _files(path):
-                if file.absolute() in found:
-                    continue
-                found.add(file.absolute())
-                self.files.append(file)
-                try:
-                    self._places += self._index(file, named=file == path)
-                except TraceError as error:
-                    self._skip(str(file), error)
-        if not self._places:
-            raise TraceError(self.nothing())
+        parts: dict[str, list[Any]] = {}
+        for file in self._found():
+            try:
+                self._add(file, parts)
+            except _UndecidedError:
+                raise
+            except TraceError as error:
+                self._skip(str(file.path), error)
+        for form, kept in parts.items():
+            drafts = LOGS[form].drafts(kept, reading)
+            self._places += [
+                _Place(File(Path(draft.source), None), draft=draft) for draft in drafts
+            ]
+        self._choose()
+
+    @property
+    def notes(self) -> dict[str, Notes]:
+        """What the readers left out or repaired so far, by file."""
+        return {path: notes for path, notes in self._notes.items() if notes}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -93,17 +185,35 @@ class TraceSet(Sequence[Session]):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         place = self._places[index]
-        if place.value is not None:
-            return place.value
+        if place.session is not None:
+            return place.session
         try:
-            session, notes = _session(_decoded(place), place.source)
+            if place.draft is not None:
+                session, notes = self._put_together(place.draft)
+            else:
+                form, session, notes = _session(_decoded(place), place.source, self._form)
+                self.formats[str(place.file.path)] = form
         except TraceError as error:
             self._skip(place.source, error)
             raise
         if index not in self._read_once:
             self._read_once.add(index)
-            self._note(place.path, notes)
+            if place.draft is not None:
+                place.draft.notes.merge(notes)
+            else:
+                self._noted(place.file).merge(notes)
         return session
+
+    def file_of(self, index: int) -> str:
+        """The file that a session begins in."""
+        place = self._places[index]
+        if place.draft is None:
+            return str(place.file.path)
+        return place.draft.source.rpartition(":")[0] or place.draft.source
+
+    def is_from_log(self, index: int) -> bool:
+        """Whether a session comes from a log of somebody's work."""
+        return self._places[index].draft is not None
 
     def readable(self) -> Iterator[Session]:
         """Every session that can be read, in order; the others are named in `skipped`.
@@ -120,80 +230,186 @@ class TraceSet(Sequence[Session]):
                 continue
             yield session
 
-    def _skip(self, source: str, error: TraceError) -> None:
-        if self.strict:
-            raise TraceError(f"{error} (--strict)") from None
-        self.skipped[source] = str(error).removeprefix(f"{source}: ")
-
-    def _note(self, path: Path, notes: Notes) -> None:
-        if notes:
-            self.notes.setdefault(str(path), Notes()).update(notes)
-
     def nothing(self) -> str:
         """Why no session could be read, in words."""
         named = ", ".join(map(str, self.paths[:3]))
         if len(self.paths) > 3:
             named += f" and {len(self.paths) - 3} more"
-        if not self.files:
+        if self.left_out:
+            why = ", ".join(f"{count} {reason}" for reason, count in self.left_out.items())
+            return f"{named}: no session is left of {self.left_out.total()}: {why}"
+        if not self.files and self.stdin is None:
             return f"{named}: no trace files (looked for {', '.join(sorted(SUFFIXES))})"
-        source, cause = next(iter(self.skipped.items()), (named, "the file is empty"))
+        source, cause = next(iter(self.skipped.items()), (named, self._why_empty()))
         more = f", and {len(self.skipped) - 1} more" if len(self.skipped) > 1 else ""
         return f"{named}: no usable session ({source}: {cause}{more})"
 
-    def _index(self, path: Path, *, named: bool) -> list[_Place]:
-        """Where the sessions of a file lie.
+    def _why_empty(self) -> str:
+        for path, notes in self._notes.items():
+            for what, times in notes.most_common(1):
+                return f"{self.formats.get(path, 'it')}: {times} {what}"
+        if self.formats:
+            return f"{next(iter(self.formats.values()))} without a call"
+        return "the file is empty"
 
-        One JSON object is one session. Objects on lines of their own are found by their line
-        ends. A JSON list can't be cut without being read, so its sessions are kept: a session is
-        small once its block ids are gone.
+    def _found(self) -> Iterator[File]:
+        seen: set[Path] = set()
+        for path in self.paths:
+            if hub.is_address(path):
+                copy = hub.published(path)
+                self.revisions[f"hf://{copy.name}"] = copy.revision
+                path = copy.folder
+            for file in found(path):
+                if file.on_disk is None and self.stdin is None:
+                    self.stdin = file.data
+                elif file.on_disk is None or file.on_disk.absolute() in seen:
+                    continue
+                else:
+                    seen.add(file.on_disk.absolute())
+                    self.files.append(file.on_disk)
+                try:
+                    members = file.members()
+                except TraceError as error:
+                    self._skip(str(file.path), error)
+                    continue
+                yield from members
 
-        Of a .json file in a folder only the head is looked at, so that ten thousand of them cost
-        little; one that was *named* is looked through.
+    def _skip(self, source: str, error: TraceError) -> None:
+        if self.strict:
+            raise TraceError(f"{error} (--strict)") from None
+        self.skipped[source] = str(error).removeprefix(f"{source}: ")
+
+    def _noted(self, file: File) -> Notes:
+        return self._notes.setdefault(str(file.path), Notes())
+
+    def _put_together(self, draft: Draft) -> tuple[Session, Notes]:
+        session, notes = recorded.session(draft, self._reading.gap_s)
+        if draft.dated and session.start_s is not None:
+            session = replace(session, start_s=session.start_s - self._origin_s)
+        return session, notes
+
+    def _add(self, file: File, parts: dict[str, list[Any]]) -> None:
+        """See what a file holds, and note where its sessions lie or keep what its log says.
+
+        Of a file in a folder that holds one session only the head is looked at, so that ten
+        thousand of them cost little; one that was *named* is looked through.
         """
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-        start = head.removeprefix(_BOM).lstrip()[:1]
-        if start == b"[":
-            return self._listed(path)
-        if start != b"{":
-            cause = "the file is empty" if not head.strip() else "it is no JSON"
-            raise TraceError(f"{path}: {cause}")
-        by_lines = path.suffix in (".jsonl", ".ndjson")
-        if not by_lines and not named and b"\n" not in head:
-            return [_Place(path)]
-        if not by_lines and not _is_object(_bytes(next(_lines(path)))):
-            return [_Place(path)]
-        lines = list(_lines(path))
-        if not any(_is_known(_bytes(line)) for line in lines[:_PROBED_LINES]):
-            raise TraceError(f"{path}: {_why_unknown(_bytes(lines[0]))}")
-        return lines if len(lines) > 1 else [_Place(path)]
+        if not file.named and self._form is None and _is_one_session(file):
+            self._places.append(_Place(file))
+            return
+        notes = self._noted(file)
+        records, by_lines = _records(file, notes)
+        probed = list(islice(records, _PROBED_RECORDS))
+        form = self._form or _format_of(file, [value for _, value in probed])
+        self.formats[str(file.path)] = form
+        records = chain(probed, records)
+        if form in LOGS:
+            part = LOGS[form].read(records, file.path, self._reading, notes)
+            parts.setdefault(form, []).append(part)
+        elif by_lines and file.is_plain():
+            notes.clear()  # they come again when the lines are read
+            places = list(_lines(file))
+            self._places += places if len(places) > 1 else [_Place(file)]
+        else:
+            self._keep(file, records, notes)
+        if self.strict:
+            _refuse_faults(file, notes)
 
-    def _listed(self, path: Path) -> list[_Place]:
-        values = _parse(path.read_bytes(), str(path))
-        places = []
-        for number, value in enumerate(values, 1):
-            place = _Place(path, number=number)
+    def _keep(self, file: File, records: Records, notes: Notes) -> None:
+        """Read the sessions of a file that can't be cut, or not be read from the middle."""
+        for number, value in records:
+            place = _Place(file, number=number)
             try:
-                session, notes = _session(value, place.source)
+                _, session, noted = _session(value, place.source, self._form)
             except TraceError as error:
                 self._skip(place.source, error)
                 continue
-            self._note(path, notes)
-            places.append(_Place(path, number=number, value=session))
-        return places
+            notes.merge(noted)
+            self._places.append(replace(place, session=session))
+
+    def _choose(self) -> None:
+        kept = list(range(len(self)))
+        if self.choice.looks_inside:
+            kept = []
+            for index in range(len(self)):
+                try:
+                    refusal = self.choice.refusal(self._head(index))
+                except TraceError:
+                    if self.strict:
+                        raise
+                    continue  # named in `skipped`
+                if refusal is None:
+                    kept.append(index)
+                else:
+                    self.left_out[refusal] += 1
+        drawn = self.choice.drawn(kept)
+        if len(drawn) < len(kept):
+            self.left_out["not drawn for the sample"] += len(kept) - len(drawn)
+        self._places = [self._places[index] for index in drawn]
+        self._read_once = {i for i, index in enumerate(drawn) if index in self._read_once}
+        dates = [
+            place.draft.start_s
+            for place in self._places
+            if place.draft is not None and place.draft.dated and place.draft.start_s is not None
+        ]
+        self._origin_s = min(dates, default=0.0)
+
+    def _head(self, index: int) -> Head:
+        draft = self._places[index].draft
+        if draft is None:
+            calls = self[index].calls
+            return Head(None, None, {call.model for call in calls}, len(calls))
+        return Head(
+            draft.start_s if draft.dated else None,
+            draft.project,
+            {call.model for call in draft.calls},
+            len(draft.calls),
+        )
 
 
-def load(*paths: str | Path, strict: bool = False) -> TraceSet:
-    """Open trace files and folders as one set.
+def open_set(
+    *paths: str | Path,
+    strict: bool = False,
+    form: str | None = None,
+    choice: Choice | None = None,
+    gap_s: float | None = None,
+    chars_per_token: float | None = None,
+    turn_lengths: str | None = None,
+) -> TraceSet:
+    """Open trace files and folders as one set, which may be empty.
 
     Args:
-        paths: Files or folders; folders are searched through all levels.
+        paths: Files, folders, patterns, hf://owner/name, or `-` for standard input; folders are
+            searched through all levels.
         strict: A file that can't be read is an error instead of being named in `skipped`.
+        form: Read everything as this format, one of `FORMATS`, instead of seeing what it is.
+        choice: Which of the sessions found are meant.
+        gap_s: Seconds between calls, for logs without times.
+        chars_per_token: Length of a token, for logs that hold texts but no lengths.
+        turn_lengths: "delta" or "full", for rows of sessions that don't say which they hold.
 
     Raises:
-        TraceError: a path is missing, or nothing in it can be read.
+        TraceError: a path is missing, or two formats claim a file.
     """
-    return TraceSet([Path(path) for path in paths], strict=strict)
+    if form is not None and form not in FORMATS:
+        raise TraceError(f"--format {form}: there is no such format; known: {', '.join(FORMATS)}")
+    reading = Reading(secrets.token_bytes(32), gap_s, chars_per_token, turn_lengths)
+    return TraceSet(
+        [Path(path) for path in paths], reading, strict=strict, form=form, choice=choice
+    )
+
+
+def load(*paths: str | Path, **reading: Any) -> TraceSet:
+    """Open trace files and folders as one set of at least one session; as `open_set`.
+
+    Raises:
+        TraceError: a path is missing, nothing in it can be read, two formats claim a file, or
+            no session is left.
+    """
+    trace = open_set(*paths, **reading)
+    if not trace:
+        raise TraceError(trace.nothing())
+    return trace
 
 
 def content_hash(trace: TraceSet, look: Callable[[], None] = lambda: None) -> str:
@@ -210,78 +426,239 @@ def content_hash(trace: TraceSet, look: Callable[[], None] = lambda: None) -> st
                 look()
                 content.update(part)
         digest.update(content.digest())
+    if trace.stdin is not None:
+        digest.update(b"-\0" + hashlib.sha256(trace.stdin).digest())
     return digest.hexdigest()
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        return sorted(
-            file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file()
-        )
-    if not path.exists():
-        raise TraceError(f"{path}: no such file or folder")
-    return [path]
+def _is_one_session(file: File) -> bool:
+    """Whether the head of a file shows one session and nothing else."""
+    if file.path.suffix in _LINES or not file.is_plain():
+        return False
+    with file.open() as stream:
+        head = stream.read(_HEAD_BYTES)
+    return (
+        head.lstrip()[:1] == b"{"
+        and b"\n" not in head.rstrip()
+        and _SESSION_IN_HEAD.search(head) is not None
+    )
 
 
-def _lines(path: Path) -> Iterator[_Place]:
-    """The non-blank lines of a file, by their line feeds only."""
-    with path.open("rb") as file:
-        offset = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
-        file.seek(offset)
-        for number, line in enumerate(file, 1):
+def _format_of(file: File, probed: Sequence[Any]) -> str:
+    """The format of a file's first records."""
+    claims: Counter[str] = Counter()
+    for value in probed:
+        claims.update(name for name, module in FORMATS.items() if module.recognises(value))
+        if claims.keys() & SESSIONS.keys():
+            break  # unmistakable, and such records may be large
+    if len(claims) > 1:
+        names = " or ".join(sorted(claims))
+        raise _UndecidedError(f"{file.path}: it may be {names}: say which with --format")
+    if claims:
+        return next(iter(claims))
+    for value in probed:
+        if known := unsupported.name(value):
+            raise TraceError(f"{file.path}: {known}: known, but not read")
+    raise TraceError(f"{file.path}: {_UNKNOWN}")
+
+
+def _refuse_faults(file: File, notes: Notes) -> None:
+    if notes[_BROKEN]:
+        raise TraceError(f"{file.path}:{notes.lines[_BROKEN][0]}: broken JSON")
+    for fault in (_CUT, _REST):
+        if notes[fault]:
+            raise TraceError(f"{file.path}: {fault.partition(',')[0]}")
+
+
+def _records(file: File, notes: Notes) -> tuple[Records, bool]:
+    """The decoded records of a file with their numbers; whether they are JSON on lines."""
+    head = b""
+    try:
+        with file.open() as stream:
+            head = stream.read(_HEAD_BYTES)
+    except DAMAGED as error:
+        if not head:
+            raise TraceError(f"{file.path}: broken packing: {error}") from None
+    if head.startswith(PARQUET):
+        return _opened(file, notes, partial(parquet_rows, file.path)), False
+    if head.startswith(SQLITE):
+        if file.on_disk is None or not file.is_plain():
+            raise TraceError(f"{file.path}: a database can only be read as a file of its own")
+        return sqlite_rows(file.on_disk), False
+    if _TNETSTRING.match(head):
+        return _opened(file, notes, lambda stream: mitmproxy.flows(stream.read())), False
+    if not head.strip():
+        raise TraceError(f"{file.path}: the file is empty")
+    objects = [isinstance(_parsed(line), dict) for line in _first_lines(file)]
+    if objects[:1] == [True]:
+        return _by_lines(file, notes), True
+    if head.lstrip()[:1] in (b"{", b"["):
+        document = _document(file, notes)
+        if document is not None:
+            return document, False
+    if any(objects):
+        return _by_lines(file, notes), True
+    first = head.partition(b"\n")[0]
+    if (
+        head.lstrip()[:1] not in (b"{", b"[")
+        and b"," in first
+        and first.isascii()
+        and first.strip().decode().isprintable()
+    ):
+        return _opened(file, notes, csv_rows), False
+    raise TraceError(f"{file.path}: {_why_broken(file)}")
+
+
+def _opened(file: File, notes: Notes, read: Callable[[BinaryIO], Records]) -> Records:
+    try:
+        with file.open() as stream:
+            yield from read(stream)
+    except DAMAGED:
+        notes.add(_CUT)
+
+
+def _first_lines(file: File) -> list[bytes]:
+    found: list[bytes] = []
+    try:
+        with file.open() as stream:
+            found.extend(islice((line for line in stream if not line.isspace()), _PROBED_RECORDS))
+    except DAMAGED:
+        pass  # told when it is read
+    return found
+
+
+def _by_lines(file: File, notes: Notes) -> Records:
+    loads = orjson.loads
+    try:
+        with file.open() as stream:
+            for number, line in enumerate(stream, 1):
+                try:
+                    yield number, loads(line)
+                except orjson.JSONDecodeError:
+                    value = _leniently(line)
+                    if value is not None:
+                        yield number, value
+                    elif not line.isspace():
+                        notes.add(_BROKEN, number)
+    except DAMAGED:
+        notes.add(_CUT)
+
+
+def _document(file: File, notes: Notes) -> Records | None:
+    """The records of a file that is one JSON document, or several one after the other."""
+    data = b""
+    try:
+        with file.open() as stream:
+            data = stream.read()
+    except DAMAGED:
+        notes.add(_CUT)
+    value = _parsed(data)
+    if isinstance(value, list):
+        return enumerate(value, 1)
+    if value is not None:
+        return iter([(1, value)])
+    values, rest = _concatenated(data.decode("utf-8", "replace"))
+    if not values:
+        notes.clear()
+        return None
+    if rest:
+        notes.add(_REST)
+    return enumerate(values, 1)
+
+
+def _concatenated(text: str) -> tuple[list[Any], str]:
+    """JSON values with nothing but space between them, as pretty-printed logs, and the rest."""
+    decoder = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
+    values: list[Any] = []
+    at = 0
+    while True:
+        at = next((i for i in range(at, len(text)) if not text[i].isspace()), len(text))
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return values, text[at:]
+        values.append(_cleaned(value))
+
+
+def _lines(file: File) -> Iterator[_Place]:
+    """The non-blank lines of a plain file."""
+    with file.open() as stream:
+        offset = stream.tell()  # behind a byte-order mark
+        for number, line in enumerate(stream, 1):
             if line.strip():
-                yield _Place(path, offset, len(line), number)
+                yield _Place(file, offset, len(line), number)
             offset += len(line)
-
-
-def _bytes(place: _Place) -> bytes:
-    with place.path.open("rb") as file:
-        file.seek(place.offset)
-        return file.read() if place.length is None else file.read(place.length)
 
 
 def _decoded(place: _Place) -> Any:
     try:
-        return _parse(_bytes(place), place.source)
+        with place.file.open() as stream:
+            if place.length is None:
+                data = stream.read()
+            else:
+                stream.seek(place.offset)
+                data = stream.read(place.length)
     except OSError as error:
         raise TraceError(f"{place.source}: {error.strerror}") from None
+    value = _parsed(data)
+    if value is None:
+        raise TraceError(f"{place.source}: {_why_no_json(data)}")
+    return value
 
 
-def _parse(data: bytes, source: str) -> Any:
+def _parsed(data: bytes) -> Any:
+    """The value of JSON as programs write it; None where it is none."""
     try:
-        return orjson.loads(data.removeprefix(_BOM))
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return _leniently(data)
+
+
+def _leniently(data: bytes) -> Any:
+    """The same for what orjson refuses and others write, with replacements.
+
+    That is: lone surrogates, NaN, bytes that are no UTF-8, depth.
+    """
+    try:
+        text = data.decode("utf-8", "replace")
+        return _cleaned(json.loads(text, parse_constant=lambda _: None, parse_float=_finite))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if isfinite(number) else None
+
+
+def _cleaned(value: Any) -> Any:
+    """A value as orjson gives it, without lone surrogates."""
+    return orjson.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _why_broken(file: File) -> str:
+    data = b""
+    try:
+        with file.open() as stream:
+            data = stream.read()
+    except DAMAGED as error:
+        return f"broken packing: {error}"
+    if data.lstrip()[:1] not in (b"{", b"["):
+        return "it is no JSON"
+    return _why_no_json(data)
+
+
+def _why_no_json(data: bytes) -> str:
+    try:
+        orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise TraceError(f"{source}: {_why_broken(data, error)}") from None
+        return f"broken JSON: {error}"
+    return "it holds no object"
 
 
-def _is_object(data: bytes) -> bool:
-    try:
-        return isinstance(orjson.loads(data), dict)
-    except orjson.JSONDecodeError:
-        return False
-
-
-def _why_broken(data: bytes, error: orjson.JSONDecodeError) -> str:
-    if _is_object(data.removeprefix(_BOM).lstrip().partition(b"\n")[0]):
-        return "it holds several lines of JSON: name it .jsonl"
-    return f"broken JSON: {error}"
-
-
-def _why_unknown(data: bytes) -> str:
-    return _UNKNOWN if _is_object(data) else "broken JSON, or " + _UNKNOWN
-
-
-def _is_known(data: bytes) -> bool:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return False
-    return any(module.recognises(value) for module in FORMATS.values())
-
-
-def _session(value: Any, source: str) -> tuple[Session, Notes]:
-    for module in FORMATS.values():
-        if module.recognises(value):
-            read: tuple[Session, Notes] = module.session(value, source)
-            return read
-    raise TraceError(f"{source}: {_UNKNOWN}")
+def _session(value: Any, source: str, form: str | None) -> tuple[str, Session, Notes]:
+    """The format of a record that is a session, and the session."""
+    for name, module in SESSIONS.items():
+        if form in (None, name) and module.recognises(value):
+            return name, *module.session(value, source)
+    raise TraceError(f"{source}: {_UNKNOWN if form is None else f'no session of format {form}'}")

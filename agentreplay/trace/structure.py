@@ -7,7 +7,8 @@ waiting. Nothing here knows a format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -25,18 +26,21 @@ FALLBACK_TOKENS_S = 35.0
 median output over the median duration of the published Weka sessions."""
 
 
+def median_tokens_s(calls: Iterable[tuple[int, float]]) -> float:
+    """The median output tokens a second of calls, given as output tokens and seconds."""
+    speeds = [tokens / seconds for tokens, seconds in calls if tokens and seconds > 0]
+    return median(speeds) if speeds else FALLBACK_TOKENS_S
+
+
 def with_estimated_ends(calls: Sequence[Call]) -> list[Call]:
     """Fill in `end_s` of the calls that are not `timed`; the calls are in order of `start_s`.
 
     An unknown duration is the call's output at the median speed of the session's measured ones,
     and at most the time to its agent's next call, so that no gap becomes negative.
     """
-    speeds = [
-        call.osl / (call.end_s - call.start_s)
-        for call in calls
-        if call.timed and call.osl and call.end_s > call.start_s
-    ]
-    tokens_s = median(speeds) if speeds else FALLBACK_TOKENS_S
+    tokens_s = median_tokens_s(
+        (call.osl, call.end_s - call.start_s) for call in calls if call.timed
+    )
     filled = list(calls)
     next_start_s: dict[str, float] = {}
     for i in range(len(calls) - 1, -1, -1):
@@ -44,7 +48,7 @@ def with_estimated_ends(calls: Sequence[Call]) -> list[Call]:
         if not call.timed:
             end_s = call.start_s + call.osl / tokens_s
             end_s = min(end_s, next_start_s.get(call.agent, end_s))
-            filled[i] = replace(call, end_s=end_s)
+            filled[i] = call._replace(end_s=end_s)
         next_start_s[call.agent] = call.start_s
     return filled
 
@@ -124,26 +128,28 @@ def common_prefix(calls: Sequence[Call], i: int, j: int, at_least: int = 1) -> i
 def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
     """Fill in `after` and `gap_s` of calls that are in order of `start_s`, in causal order.
 
-    A call that continues a chain waits for the chain's last call. One that continues none waits
-    for the call of its own agent that ended last before it, or, where the agent is new, of the
-    session; without one it is a root. Either also waits for every chain that came and went since
-    its predecessor ended.
+    A call that continues a chain waits for the chain's last call; one of another agent begins a
+    chain of its own there, so that the agent it came from can join it. One that continues none
+    waits for the call of its own agent that ended last before it, or, where the agent is new, of
+    the session; without one it is a root. Either also waits for every chain that came and went
+    since its predecessor ended.
     """
     chains, predecessors = _chains(calls, block_size)
-    members = _members(chains)
+    members = list(_members(chains).items())
+    begun_s = [calls[indices[0]].start_s for _, indices in members]  # ascending, as the calls are
     linked = []
     for i, call in enumerate(calls):
         before = predecessors[i]
         after = [] if before is None else [before]
         since = calls[before].end_s if before is not None else 0.0
-        for chain, indices in members.items():
-            first, last = indices[0], indices[-1]
+        for chain, indices in members[bisect_left(begun_s, since - ROUNDING_S) :]:
+            last = indices[-1]
+            if indices[0] >= i:
+                break
             if (
                 chain != chains[i]
-                and first < i
                 and last < i
                 and last not in after
-                and calls[first].start_s >= since - ROUNDING_S
                 and calls[last].end_s <= call.start_s + ROUNDING_S
             ):
                 after.append(last)
@@ -175,7 +181,7 @@ def recorded_order(session: Session) -> Session:
 def waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
     """Call *i* when it waits for the calls *after*, with the gap that was recorded after them."""
     since = max((calls[j].end_s for j in after), default=0.0)
-    return replace(calls[i], after=tuple(after), gap_s=max(0.0, calls[i].start_s - since))
+    return calls[i]._replace(after=tuple(after), gap_s=max(0.0, calls[i].start_s - since))
 
 
 def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int | None]]:
@@ -183,32 +189,58 @@ def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int
     chains: list[int] = []
     predecessors: list[int | None] = []
     lasts: list[int] = []  # the last call of each chain
+    ends: dict[str | None, list[tuple[float, int]]] = {None: []}  # by agent, and of all
     for i, call in enumerate(calls):
-        continued, longest = None, 0
-        for chain, last in enumerate(lasts):
-            before = calls[last]
-            if before.model != call.model or before.end_s > call.start_s + ROUNDING_S:
-                continue
-            needed = (before.isl // block_size - TAIL_BLOCKS) * block_size
-            shared = common_prefix(calls, i, last, at_least=max(needed, block_size, longest))
-            if shared:
-                continued, longest = chain, shared
+        continued = _continued(calls, i, chains, lasts, block_size)
         if continued is None:
+            before = _ended_last(ends.get(call.agent, ()), call.start_s)
+            predecessors.append(_ended_last(ends[None], call.start_s) if before is None else before)
+        else:
+            predecessors.append(lasts[continued])
+        if continued is None or calls[lasts[continued]].agent != call.agent:
             chains.append(len(lasts))
             lasts.append(i)
-            predecessors.append(_ended_last(calls, i))
         else:
             chains.append(continued)
-            predecessors.append(lasts[continued])
             lasts[continued] = i
+        insort(ends[None], (call.end_s, -i))
+        insort(ends.setdefault(call.agent, []), (call.end_s, -i))
     return chains, predecessors
 
 
-def _ended_last(calls: Sequence[Call], i: int) -> int | None:
-    begins = calls[i].start_s + ROUNDING_S
-    ended = [j for j in range(i) if calls[j].end_s <= begins]
-    own = [j for j in ended if calls[j].agent == calls[i].agent]
-    return max(own or ended, key=lambda j: calls[j].end_s, default=None)
+def _continued(
+    calls: Sequence[Call], i: int, chains: Sequence[int], lasts: Sequence[int], block_size: int
+) -> int | None:
+    """The chain that call *i* continues: of several, the one that it shares most with."""
+    call = calls[i]
+    if call.parent is None:
+        return None  # it shares with none
+
+    def least(last: int) -> int | None:
+        before = calls[last]
+        if before.model != call.model or before.end_s > call.start_s + ROUNDING_S:
+            return None
+        return max((before.isl // block_size - TAIL_BLOCKS) * block_size, block_size)
+
+    chain = chains[call.parent]
+    if lasts[chain] == call.parent:
+        needed = least(call.parent)
+        if needed is not None and call.shared >= needed:
+            return chain  # with no other call it shares more
+    continued, longest = None, 0
+    for chain, last in enumerate(lasts):
+        needed = least(last)
+        if needed is not None:
+            shared = common_prefix(calls, i, last, at_least=max(needed, longest))
+            if shared:
+                continued, longest = chain, shared
+    return continued
+
+
+def _ended_last(ends: Sequence[tuple[float, int]], start_s: float) -> int | None:
+    """The call that ended last before a start, of calls as (end, minus index) in order."""
+    ended = bisect_left(ends, (start_s + ROUNDING_S, 1))
+    return -ends[ended - 1][1] if ended else None
 
 
 def _members(chains: Sequence[int]) -> dict[int, list[int]]:

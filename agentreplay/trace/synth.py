@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import sqrt
 from random import Random
@@ -161,10 +161,10 @@ def _session(seed: int, index: int, calls: tuple[int, int], largest_tokens: int 
     subagents = _subagents(draft, main) if (seed + index) % _SUBAGENTS_EVERY == 0 else []
     _run(draft, main, subagents)
     shared = [
-        replace(call, parent=parent, shared=blocks * BLOCK_SIZE)
+        call._replace(parent=parent, shared=blocks * BLOCK_SIZE)
         for call, (parent, blocks) in zip(draft.calls, shared_prefixes(draft.prompts), strict=True)
     ]
-    linked = (replace(call, gap_s=round(call.gap_s, 3)) for call in link(shared, BLOCK_SIZE))
+    linked = (call._replace(gap_s=round(call.gap_s, 3)) for call in link(shared, BLOCK_SIZE))
     return Session(f"synth-{seed}-{index:04d}", None, tuple(linked), BLOCK_SIZE, "")
 
 

@@ -6,7 +6,7 @@ text and no hash of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -18,7 +18,6 @@ from agentreplay.trace.model import Call, Notes, Session
 VERSION = 1
 
 _SESSION_FIELDS = frozenset("agentreplay id start_s block_size calls".split())
-_CALL_FIELDS = frozenset(Call.__dataclass_fields__)
 
 
 def recognises(value: object) -> bool:
@@ -47,7 +46,7 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
         if not isinstance(value["calls"], list):
             raise ValueError("calls is no list")
         arrival_s = None if value.get("start_s") is None else _time(value, "start_s")
-        calls = tuple(_call(i, call, notes) for i, call in enumerate(value["calls"]))
+        calls = _calls(value["calls"], notes)
         read = Session(str(value["id"]), arrival_s, calls, size, source)
         _check(read)
     except KeyError as error:
@@ -90,42 +89,66 @@ def _fields(call: Call) -> dict[str, Any]:
     return value
 
 
-def _call(i: int, value: object, notes: Notes) -> Call:
-    try:
-        return _fields_of_call(value, notes)
-    except KeyError as error:
-        raise ValueError(f"call {i}: field {error.args[0]!r} is missing") from None
-    except ValueError as error:
-        raise ValueError(f"call {i}: {error}") from None
+def _calls(values: Sequence[object], notes: Notes) -> tuple[Call, ...]:
+    """The calls, of which every field has its type; column by column, since there are many.
+
+    Raises:
+        ValueError: naming a call and its field.
+    """
+    rows = []
+    for i, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise ValueError(f"call {i}: it is no object")
+        fields = _DEFAULTS | value  # in the order of the defaults
+        if len(fields) > len(_DEFAULTS):
+            for name in value.keys() - _DEFAULTS.keys():
+                notes[f"unknown field {name!r}, ignored"] += 1
+                del fields[name]
+        rows.append(fields.values())
+    columns = map(_column, Call._fields, zip(*rows, strict=True))
+    return tuple(map(Call._make, zip(*columns, strict=True)))
 
 
-def _fields_of_call(value: object, notes: Notes) -> Call:
-    if not isinstance(value, dict):
-        raise ValueError("it is no object")
-    for name in value.keys() - _CALL_FIELDS:
-        notes[f"unknown field {name!r}, ignored"] += 1
-    value = {name: given for name, given in value.items() if given is not None}
-    after, timed = value.get("after", []), value.get("timed", True)
-    agent, model = value.get("agent", ""), value.get("model")
-    if not isinstance(after, list) or not isinstance(timed, bool):
-        raise ValueError("after is no list, or timed is neither true nor false")
-    if not isinstance(agent, str) or not isinstance(model, str | None):
-        raise ValueError("agent or model is no text")
-    return Call(
-        start_s=_time(value, "start_s"),
-        end_s=_time(value, "end_s"),
-        timed=timed,
-        isl=_count(value, "isl"),
-        osl=_count(value, "osl"),
-        after=tuple(after),
-        gap_s=_time(value, "gap_s"),
-        parent=_count(value, "parent") if "parent" in value else None,
-        shared=_count(value, "shared", 0),
-        system=_count(value, "system", 0),
-        agent=agent,
-        model=model,
-        cached=_count(value, "cached") if "cached" in value else None,
-    )
+def _column(name: str, column: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One field of all calls; null where it may be absent stands for its absence."""
+    allowed, what = _TYPES[name]
+    default = _DEFAULTS[name]
+    if default is not None and None in column:
+        column = tuple(default if each is None else each for each in column)
+    if not allowed.issuperset(map(type, column)):
+        i = next(i for i, each in enumerate(column) if type(each) not in allowed)
+        if column[i] is None:
+            raise ValueError(f"call {i}: field {name!r} is missing")
+        raise ValueError(f"call {i}: {name} {column[i]!r} is no {what}")
+    if name == "after":
+        return tuple(map(tuple, column))
+    if what == "number":
+        column = tuple(map(float, column))
+        if not all(map(isfinite, column)):
+            raise ValueError(f"{name} holds a number that is not finite")
+    elif what == "whole number" and min(filter(None, column), default=0) < 0:
+        i = next(i for i, each in enumerate(column) if each is not None and each < 0)
+        raise ValueError(f"call {i}: {name} {column[i]!r} is no {what}")
+    return column
+
+
+_DEFAULTS: dict[str, Any] = dict.fromkeys(Call._fields) | {
+    "timed": True,
+    "after": (),
+    "shared": 0,
+    "system": 0,
+    "agent": "",
+}
+_TYPES: dict[str, tuple[frozenset[type], str]] = {
+    **dict.fromkeys(("start_s", "end_s", "gap_s"), (frozenset((int, float)), "number")),
+    **dict.fromkeys(("isl", "osl", "shared", "system"), (frozenset((int,)), "whole number")),
+    **dict.fromkeys(("parent", "cached"), (frozenset((int, type(None))), "whole number")),
+    "timed": (frozenset((bool,)), "true or false"),
+    "after": (frozenset((list, tuple)), "list"),
+    "agent": (frozenset((str,)), "text"),
+    "model": (frozenset((str, type(None))), "text"),
+}
+"""Of each field of a call: its types, and what they are called."""
 
 
 def _time(value: Mapping[str, Any], name: str) -> float:
@@ -135,35 +158,29 @@ def _time(value: Mapping[str, Any], name: str) -> float:
     return float(number)
 
 
-def _count(value: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    number = value[name] if default is None else value.get(name, default)
-    if type(number) is not int or number < 0:
-        raise ValueError(f"{name} {number!r} is no whole number")
-    return number
-
-
 def _check(session: Session) -> None:
     """Raise ValueError naming the first rule of `trace.model` that is broken."""
     size, calls = session.block_size, session.calls
     if not calls:
         raise ValueError("calls is empty")
-    for i, call in enumerate(calls):
-        where = f"call {i}"
-        if call.isl < 1:
-            raise ValueError(f"{where}: isl must be at least 1")
-        if call.gap_s < 0 or call.end_s < call.start_s:
-            raise ValueError(f"{where}: gap_s is negative or the call ends before it starts")
-        if i and call.start_s < calls[i - 1].start_s:
-            raise ValueError(f"{where}: starts before the call listed before it")
-        if any(type(j) is not int or not 0 <= j < i for j in call.after):
-            raise ValueError(f"{where}: after {list(call.after)} names no earlier call")
-        if call.parent is None:
-            if call.shared:
-                raise ValueError(f"{where}: shares {call.shared} tokens but has no parent")
-            continue
-        if call.parent >= i:
-            raise ValueError(f"{where}: parent {call.parent} is no earlier call")
-        if call.shared % size or call.shared > min(call.isl, calls[call.parent].isl):
-            raise ValueError(
-                f"{where}: shared {call.shared} is no multiple of {size} that both prompts hold"
-            )
+    before_s = calls[0].start_s
+    for i, (start_s, end_s, _, isl, _, after, gap_s, parent, shared, *_) in enumerate(calls):
+        fault = None
+        if isl < 1:
+            fault = "isl must be at least 1"
+        elif gap_s < 0 or end_s < start_s:
+            fault = "gap_s is negative or the call ends before it starts"
+        elif start_s < before_s:
+            fault = "starts before the call listed before it"
+        elif after and not all(type(j) is int and 0 <= j < i for j in after):
+            fault = f"after {list(after)} names no earlier call"
+        elif parent is None:
+            if shared:
+                fault = f"shares {shared} tokens but has no parent"
+        elif parent >= i:
+            fault = f"parent {parent} is no earlier call"
+        elif shared % size or shared > isl or shared > calls[parent].isl:
+            fault = f"shared {shared} is no multiple of {size} that both prompts hold"
+        if fault:
+            raise ValueError(f"call {i}: {fault}")
+        before_s = start_s

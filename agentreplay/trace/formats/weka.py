@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from agentreplay.errors import TraceError
 from agentreplay.trace.model import Call, Notes, Session
 from agentreplay.trace.structure import link, shared_prefixes, with_estimated_ends
@@ -81,6 +83,48 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
     name = identity if isinstance(identity, str) and identity else source
     linked = link(with_estimated_ends(calls), block_size)
     return Session(name, None, linked, block_size, source), notes
+
+
+def line(session: Session, first_block: int) -> tuple[bytes, int]:
+    """The session as one line with its line end, and the first block id that is still free.
+
+    Blocks are numbered from *first_block* on in order of their first use. Subagents are entries
+    with times from the session's start; a call's waits and its cached tokens have no field.
+    """
+    size, free = session.block_size, first_block
+    prompts: list[list[int]] = []
+    entries: list[dict[str, Any]] = []
+    agents: dict[str, dict[str, Any]] = {}
+    for call in session.calls:
+        inherited = [] if call.parent is None else prompts[call.parent][: call.shared // size]
+        new = call.isl // size - len(inherited)
+        prompts.append(inherited + list(range(free, free + new)))
+        free += new
+        request: dict[str, Any] = {"t": round(call.start_s, 6), "type": "n"}
+        if call.model is not None:
+            request["model"] = call.model
+        request |= {"in": call.isl, "out": call.osl, "hash_ids": prompts[-1]}
+        if call.timed:
+            request["api_time"] = round(call.end_s - call.start_s, 6)
+        if call.agent and call.agent not in agents:
+            entry = {"t": request["t"], "type": "subagent", "agent_id": call.agent}
+            agents[call.agent] = entry | {"system_tokens": 0, "requests": []}
+            entries.append(agents[call.agent])
+        if call.agent:
+            holder = agents[call.agent]
+            holder["requests"].append(request)
+            holder["system_tokens"] = max(holder["system_tokens"], call.system)
+        else:
+            entries.append(request)
+    value = {
+        "id": session.id,
+        "models": sorted({call.model for call in session.calls if call.model is not None}),
+        "block_size": size,
+        "hash_id_scope": "local",
+        "system_tokens": max((c.system for c in session.calls if not c.agent), default=0),
+        "requests": entries,
+    }
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE), free
 
 
 def _requests(

@@ -1,0 +1,207 @@
+"""What a log says about LLM calls, and the session that is made of it: shared by all readers. Pure.
+
+A log (of an agent, a proxy, a tracer) knows each call's stamps and lengths, and something from
+which to tell what its prompt shares with earlier ones: block ids, texts, or counts. A reader puts
+that into `Recorded`, in numbers only, groups the calls into a `Draft`, and `session` does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from agentreplay.errors import TraceError
+from agentreplay.trace.model import Call, Notes, Session
+from agentreplay.trace.structure import (
+    link,
+    median_tokens_s,
+    shared_prefixes,
+    with_estimated_ends,
+)
+
+BLOCK_TOKENS = 64
+"""Tokens a block where the log has no blocks of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the user supplies where a log doesn't say it, and the key of texts' names.
+
+    Attributes:
+        key: At most 64 random bytes, new for each reading: the names of texts lead nowhere.
+        gap_s: Seconds before calls of logs without times; None: such logs are refused.
+        chars_per_token: Length of a token in logs of texts without lengths; None: refused.
+        turn_lengths: "delta" where rows after a session's first hold what is new only, "full"
+            where they hold the whole prompt, None to see it from the rows.
+    """
+
+    key: bytes
+    gap_s: float | None = None
+    chars_per_token: float | None = None
+    turn_lengths: str | None = None
+
+    def name(self, text: bytes, before: int = 0) -> int:
+        """A number that stands for *text* after everything that *before* stands for."""
+        named = blake2b(text, digest_size=8, key=self.key, salt=before.to_bytes(8, "little"))
+        return int.from_bytes(named.digest()) >> 1
+
+
+@dataclass(slots=True, eq=False)
+class Recorded:
+    """One LLM call as a log has it; no text, and no hash but keyed ones.
+
+    Attributes:
+        start_s: When it was sent: Unix time, or seconds from the log's start. None where the log
+            has no times: then it began `delay_s` after the call listed before it had ended.
+        end_s: When its last token came, on the same clock; None where not recorded.
+        isl: Input tokens, cached ones included; at least 1.
+        osl: Output tokens, reasoning included.
+        agent: Label of the agent that made it; "" is the main agent.
+        model: The recorded model.
+        cached: Input tokens that were read from the server's cache.
+        system: Leading tokens that are tool definitions and system prompt.
+        delay_s: Seconds between the end of the call listed before it and its start, in logs
+            without times.
+        prompt: Names of the pieces of the prompt (blocks, or messages), each standing for all
+            before it too. For blocks, those of whole blocks only.
+        ends: How many tokens the prompt has up to the end of each piece; empty for blocks.
+        parent: The earlier call whose prompt this one continues, where the log tells that by
+            counts and not by pieces.
+        shared: How many leading tokens it has in common with `parent`.
+    """
+
+    start_s: float | None
+    end_s: float | None
+    isl: int
+    osl: int
+    agent: str = ""
+    model: str | None = None
+    cached: int | None = None
+    system: int = 0
+    delay_s: float | None = None
+    prompt: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    parent: Recorded | None = None
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The calls of one session, before it is put together.
+
+    Attributes:
+        id: The session's name.
+        source: File and line at which it begins.
+        calls: Its calls, in the order of the log; at least one.
+        dated: Stamps are Unix time, not seconds from the log's start.
+        notes: Of the file that it begins in.
+        block_size: Tokens a block.
+        project: The project, or folder, that the session worked on.
+    """
+
+    id: str
+    source: str
+    calls: list[Recorded]
+    dated: bool
+    notes: Notes = field(default_factory=Notes)
+    block_size: int = BLOCK_TOKENS
+    project: str | None = None
+
+    @property
+    def start_s(self) -> float | None:
+        """The earliest recorded start, on the log's clock."""
+        return min((call.start_s for call in self.calls if call.start_s is not None), default=None)
+
+
+def session(draft: Draft, gap_s: float | None = None) -> tuple[Session, Notes]:
+    """Put a session together: order, ends, prefixes, who waits for whom.
+
+    Raises:
+        TraceError: calls have neither times nor delays, and no *gap_s* is given for them.
+    """
+    notes = Notes()
+    rows = _in_time(draft, gap_s, notes)
+    origin_s = rows[0][1]
+    size = draft.block_size
+    relations = _relations([call for call, *_ in rows], size)
+    calls = [
+        Call(
+            start_s=start_s - origin_s,
+            end_s=(start_s if end_s is None else end_s) - origin_s,
+            timed=end_s is not None and call.start_s is not None,
+            isl=call.isl,
+            osl=call.osl,
+            after=(),
+            gap_s=0.0,
+            parent=parent if shared >= size else None,
+            shared=shared // size * size,
+            system=min(call.system, call.isl),
+            agent=call.agent,
+            model=call.model,
+            cached=call.cached,
+        )
+        for (call, start_s, end_s), (parent, shared) in zip(rows, relations, strict=True)
+    ]
+    linked = link(with_estimated_ends(calls), size)
+    return Session(draft.id, draft.start_s, linked, size, draft.source), notes
+
+
+_Timed = tuple[Recorded, float, float | None]
+
+
+def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
+    """The calls with their starts and recorded ends, in order of their starts."""
+    tokens_s = median_tokens_s(
+        (call.osl, call.end_s - call.start_s)
+        for call in draft.calls
+        if call.start_s is not None and call.end_s is not None
+    )
+    rows: list[_Timed] = []
+    clock_s = 0.0  # the end of the call before
+    for call in draft.calls:
+        start_s, end_s = call.start_s, call.end_s
+        if start_s is None:
+            delay_s = call.delay_s if call.delay_s is not None or not rows else gap_s
+            if delay_s is None and rows:
+                raise TraceError(
+                    f"{draft.source}: the log records no times; --gap supplies the seconds "
+                    "between calls"
+                )
+            start_s = clock_s + max(0.0, delay_s or 0.0)
+        elif end_s is not None and end_s < start_s:
+            notes.add("calls that end before they begin, duration estimated")
+            end_s = None
+        rows.append((call, start_s, end_s))
+        clock_s = start_s + call.osl / tokens_s if end_s is None else end_s
+    rows.sort(key=lambda row: row[1])
+    return rows
+
+
+def _relations(calls: Sequence[Recorded], block_size: int) -> list[tuple[int | None, int]]:
+    """For each call, the earlier one that it shares the most leading tokens with, and how many."""
+    if not any(call.prompt for call in calls):
+        places = {call: i for i, call in enumerate(calls)}
+        return [_counted(places, i, call) for i, call in enumerate(calls)]
+    relations: list[tuple[int | None, int]] = []
+    for call, (parent, pieces) in zip(
+        calls, shared_prefixes([list(call.prompt) for call in calls]), strict=True
+    ):
+        if parent is None:
+            relations.append((None, 0))
+            continue
+        before = calls[parent]
+        if not call.ends:
+            tokens = pieces * block_size
+        elif pieces == len(before.prompt):
+            tokens = before.isl
+        else:
+            tokens = min(before.ends[pieces - 1], call.ends[pieces - 1])
+        relations.append((parent, min(tokens, before.isl, call.isl)))
+    return relations
+
+
+def _counted(places: Mapping[Recorded, int], i: int, call: Recorded) -> tuple[int | None, int]:
+    if call.parent is None or places.get(call.parent, i) >= i:
+        return None, 0
+    return places[call.parent], min(call.shared, call.isl, call.parent.isl)
