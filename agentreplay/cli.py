@@ -277,6 +277,8 @@ def run(
     if dry_run:
         _forecast(trace, plan, prices, as_json)
         return
+    if prices:
+        raise AgentReplayError("--prices needs --dry-run: it says what a run would cost")
     replayed = partial(
         run_plan,
         trace,
@@ -345,7 +347,7 @@ def inspect(as_json: bool, seed: int, which: dict[str, Any]) -> None:
         _print_json(
             {
                 **asdict(found),
-                "files": len(trace.files),
+                "files": len(trace.formats),
                 "formats": dict(trace.formats),
                 "left_out": dict(trace.left_out),
                 "skipped": trace.skipped,
@@ -353,7 +355,7 @@ def inspect(as_json: bool, seed: int, which: dict[str, Any]) -> None:
             }
         )
     else:
-        _print(trace_report(found, len(trace.files), trace.left_out, trace.skipped, notes))
+        _print(trace_report(found, len(trace.formats), trace.left_out, trace.skipped, notes))
 
 
 @cli.command()
@@ -554,10 +556,13 @@ def _forecast(trace: TraceSet, plan: Plan, prices: dict[str, float] | None, as_j
             draws.read(index)
     found = forecast(plan, len(trace), draws.read)
     dollars = found.dollars(Prices(**prices)) if prices else None
+    left_out = dict(trace.left_out)
+    if too_long := draws.facts()["dropped_sessions"]:
+        left_out["too long for the context"] = too_long
     if as_json:
-        _print_json({**asdict(found), "dollars": dollars})
+        _print_json({**asdict(found), "dollars": dollars, "left_out": left_out})
     else:
-        _print(forecast_report(found, dollars))
+        _print(forecast_report(found, dollars, left_out))
 
 
 def _show(result: Result, as_json: bool) -> None:

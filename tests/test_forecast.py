@@ -281,6 +281,7 @@ def test_json_is_the_forecast_and_nothing_else(trace: Path) -> None:
         "largest_prompt": 1400,
         "seconds": 68.0,
         "dollars": None,
+        "left_out": {},
     }
 
 

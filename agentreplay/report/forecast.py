@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from agentreplay.forecast import Forecast
 from agentreplay.units import as_duration, as_number, as_percent, as_tokens
 
 
-def forecast_report(found: Forecast, dollars: float | None) -> RenderableType:
+def forecast_report(
+    found: Forecast, dollars: float | None, left_out: dict[str, int]
+) -> RenderableType:
     """The forecast of a run that sends nothing."""
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="bold")
@@ -28,4 +31,4 @@ def forecast_report(found: Forecast, dollars: float | None) -> RenderableType:
         facts.add_row(*row)
     if dollars is not None:
         facts.add_row("Cost", f"$ {dollars:,.2f}", "at the prices given, with that reuse")
-    return facts
+    return Group(facts, *(Text(f"{times:,} sessions {why}") for why, times in left_out.items()))
