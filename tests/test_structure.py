@@ -386,6 +386,15 @@ def test_a_parent_joins_the_last_call_of_a_subagent() -> None:
     assert waits(*rows) == [(), (0,), (1,), (0, 2)]
 
 
+def test_a_subagent_that_begins_with_a_copy_of_the_history_is_joined() -> None:
+    """An agent that continues its maker's prompt takes the maker's place from nobody."""
+    assert waits(
+        ("abcd", call(0, 2)),
+        ("abcdef", call(3, 11, "sub")),
+        ("abcdg", call(14, 15)),
+    ) == [(), (0,), (0, 1)]
+
+
 def test_a_subagent_is_joined_once() -> None:
     """What the parent's call before has waited for is not joined again."""
     rows = [
