@@ -211,7 +211,7 @@ def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int
 def _continued(
     calls: Sequence[Call], i: int, chains: Sequence[int], lasts: Sequence[int], block_size: int
 ) -> int | None:
-    """The chain that call *i* continues: of several, the one that it shares most with."""
+    """The chain that call *i* continues: the one it shares most with, of equal ones its own."""
     call = calls[i]
     if call.parent is None:
         return None  # it shares with none
@@ -223,7 +223,7 @@ def _continued(
         return max((before.isl // block_size - TAIL_BLOCKS) * block_size, block_size)
 
     chain = chains[call.parent]
-    if lasts[chain] == call.parent:
+    if lasts[chain] == call.parent and calls[call.parent].agent == call.agent:
         needed = least(call.parent)
         if needed is not None and call.shared >= needed:
             return chain  # with no other call it shares more
@@ -232,7 +232,8 @@ def _continued(
         needed = least(last)
         if needed is not None:
             shared = common_prefix(calls, i, last, at_least=max(needed, longest))
-            if shared:
+            own = calls[last].agent == call.agent
+            if shared > longest or (own and 0 < shared == longest):
                 continued, longest = chain, shared
     return continued
 
