@@ -86,6 +86,17 @@ class File:
             if any(layer.damaged for layer in layers):
                 raise EOFError("packed data that is damaged or ends early")
 
+    def span(self, offset: int, length: int) -> bytes:
+        """A part of a plain file.
+
+        Raises:
+            OSError: it can't be read any more.
+        """
+        assert self.on_disk is not None
+        with open(self.on_disk, "rb", buffering=0) as stream:
+            stream.seek(offset)
+            return stream.read(length)
+
     def is_plain(self) -> bool:
         """Whether the bytes on the disk are the content, so that offsets mean something."""
         if self.on_disk is None or self.member is not None:

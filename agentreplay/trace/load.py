@@ -198,10 +198,9 @@ class TraceSet(Sequence[Session]):
             raise
         if index not in self._read_once:
             self._read_once.add(index)
-            if place.draft is not None:
-                place.draft.notes.merge(notes)
-            else:
-                self._noted(place.file).merge(notes)
+            if notes:
+                kept = self._noted(place.file) if place.draft is None else place.draft.notes
+                kept.merge(notes)
         return session
 
     def file_of(self, index: int) -> str:
@@ -299,8 +298,8 @@ class TraceSet(Sequence[Session]):
             return
         notes = self._noted(file)
         records, by_lines = _records(file, notes)
-        probed = list(islice(records, _PROBED_RECORDS))
-        form = self._form or _format_of(file, [value for _, value in probed])
+        probed: list[tuple[int, Any]] = []
+        form = self._form or _format_of(file, records, probed)
         self.formats[str(file.path)] = form
         records = chain(probed, records)
         if form in LOGS:
@@ -444,19 +443,22 @@ def _is_one_session(file: File) -> bool:
     )
 
 
-def _format_of(file: File, probed: Sequence[Any]) -> str:
-    """The format of a file's first records."""
-    claims: Counter[str] = Counter()
-    for value in probed:
-        claims.update(name for name, module in FORMATS.items() if module.recognises(value))
-        if claims.keys() & SESSIONS.keys():
+def _format_of(file: File, records: Records, probed: list[tuple[int, Any]]) -> str:
+    """The format of a file's first records, which move to *probed*."""
+    claims: set[str] = set()
+    for record in islice(records, _PROBED_RECORDS):
+        probed.append(record)
+        if any(FORMATS[name].recognises(record[1]) for name in claims):
+            continue  # as those before it
+        claims.update(name for name, module in FORMATS.items() if module.recognises(record[1]))
+        if claims & SESSIONS.keys():
             break  # unmistakable, and such records may be large
     if len(claims) > 1:
         names = " or ".join(sorted(claims))
         raise _UndecidedError(f"{file.path}: it may be {names}: say which with --format")
     if claims:
         return next(iter(claims))
-    for value in probed:
+    for _, value in probed:
         if known := unsupported.name(value):
             raise TraceError(f"{file.path}: {known}: known, but not read")
     raise TraceError(f"{file.path}: {_UNKNOWN}")
@@ -489,8 +491,8 @@ def _records(file: File, notes: Notes) -> tuple[Records, bool]:
         return _opened(file, notes, lambda stream: mitmproxy.flows(stream.read())), False
     if not head.strip():
         raise TraceError(f"{file.path}: the file is empty")
-    objects = [isinstance(_parsed(line), dict) for line in _first_lines(file)]
-    if objects[:1] == [True]:
+    objects = (isinstance(_parsed(line), dict) for line in _first_lines(file))
+    if next(objects, False):
         return _by_lines(file, notes), True
     if head.lstrip()[:1] in (b"{", b"["):
         document = _document(file, notes)
@@ -592,12 +594,11 @@ def _lines(file: File) -> Iterator[_Place]:
 
 def _decoded(place: _Place) -> Any:
     try:
-        with place.file.open() as stream:
-            if place.length is None:
+        if place.length is None:
+            with place.file.open() as stream:
                 data = stream.read()
-            else:
-                stream.seek(place.offset)
-                data = stream.read(place.length)
+        else:
+            data = place.file.span(place.offset, place.length)
     except OSError as error:
         raise TraceError(f"{place.source}: {error.strerror}") from None
     value = _parsed(data)
