@@ -7,12 +7,14 @@ over records and files: they are read once, in a stream, and what is kept is a f
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -152,19 +154,8 @@ class TraceSet(Sequence[Session]):
         self._notes: dict[str, Notes] = {}
         self._read_once: set[int] = set()
         self._places: list[_Place] = []
-        parts: dict[str, list[Any]] = {}
-        for file in self._found():
-            try:
-                self._add(file, parts)
-            except _UndecidedError:
-                raise
-            except TraceError as error:
-                self._skip(str(file.path), error)
-        for form, kept in parts.items():
-            drafts = LOGS[form].drafts(kept, reading)
-            self._places += [
-                _Place(File(Path(draft.source), None), draft=draft) for draft in drafts
-            ]
+        with _no_cycles():
+            self._open()
         self._choose()
 
     @property
@@ -250,6 +241,21 @@ class TraceSet(Sequence[Session]):
         if self.formats:
             return f"{next(iter(self.formats.values()))} without a call"
         return "the file is empty"
+
+    def _open(self) -> None:
+        parts: dict[str, list[Any]] = {}
+        for file in self._found():
+            try:
+                self._add(file, parts)
+            except _UndecidedError:
+                raise
+            except TraceError as error:
+                self._skip(str(file.path), error)
+        for form, kept in parts.items():
+            drafts = LOGS[form].drafts(kept, self._reading)
+            self._places += [
+                _Place(File(Path(draft.source), None), draft=draft) for draft in drafts
+            ]
 
     def _found(self) -> Iterator[File]:
         seen: set[Path] = set()
@@ -446,11 +452,15 @@ def _is_one_session(file: File) -> bool:
 def _format_of(file: File, records: Records, probed: list[tuple[int, Any]]) -> str:
     """The format of a file's first records, which move to *probed*."""
     claims: set[str] = set()
+    claimed: Callable[[object], bool] | None = None
     for record in islice(records, _PROBED_RECORDS):
         probed.append(record)
-        if any(FORMATS[name].recognises(record[1]) for name in claims):
-            continue  # as those before it
-        claims.update(name for name, module in FORMATS.items() if module.recognises(record[1]))
+        if claimed is not None and claimed(record[1]):
+            continue  # by the format of the one before it, and a record is of one only
+        for name, module in FORMATS.items():
+            if module.recognises(record[1]):
+                claims.add(name)
+                claimed = module.recognises
         if claims & SESSIONS.keys():
             break  # unmistakable, and such records may be large
     if len(claims) > 1:
@@ -470,6 +480,18 @@ def _refuse_faults(file: File, notes: Notes) -> None:
     for fault in (_CUT, _REST):
         if notes[fault]:
             raise TraceError(f"{file.path}: {fault.partition(',')[0]}")
+
+
+@contextmanager
+def _no_cycles() -> Iterator[None]:
+    """Make many objects without a search for cycles among them every now and then."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _records(file: File, notes: Notes) -> tuple[Records, bool]:
@@ -519,14 +541,12 @@ def _opened(file: File, notes: Notes, read: Callable[[BinaryIO], Records]) -> Re
         notes.add(_CUT)
 
 
-def _first_lines(file: File) -> list[bytes]:
-    found: list[bytes] = []
+def _first_lines(file: File) -> Iterator[bytes]:
     try:
         with file.open() as stream:
-            found.extend(islice((line for line in stream if not line.isspace()), _PROBED_RECORDS))
+            yield from islice((line for line in stream if not line.isspace()), _PROBED_RECORDS)
     except DAMAGED:
         pass  # told when it is read
-    return found
 
 
 def _by_lines(file: File, notes: Notes) -> Records:

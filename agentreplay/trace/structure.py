@@ -48,7 +48,7 @@ def with_estimated_ends(calls: Sequence[Call]) -> list[Call]:
         if not call.timed:
             end_s = call.start_s + call.osl / tokens_s
             end_s = min(end_s, next_start_s.get(call.agent, end_s))
-            filled[i] = Call(call.start_s, end_s, *call[2:])
+            filled[i] = Call._make((call.start_s, end_s, *call[2:]))
         next_start_s[call.agent] = call.start_s
     return filled
 
@@ -198,7 +198,7 @@ def waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
         gap_s = call.start_s - calls[after[0]].end_s
     else:
         gap_s = call.start_s - max((calls[j].end_s for j in after), default=0.0)
-    return Call(*call[:5], tuple(after), max(0.0, gap_s), *call[7:])
+    return Call._make((*call[:5], tuple(after), max(0.0, gap_s), *call[7:]))
 
 
 def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int | None]]:
