@@ -211,8 +211,12 @@ def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int
         continued = _continued(calls, i, chains, lasts, block_size)
         if continued is None:
             for j in range(len(ends[None]), i):
-                insort(ends[None], (calls[j].end_s, -j))
-                insort(ends.setdefault(calls[j].agent, []), (calls[j].end_s, -j))
+                end = calls[j].end_s, -j
+                for ordered in ends[None], ends.setdefault(calls[j].agent, []):
+                    if ordered and end < ordered[-1]:
+                        insort(ordered, end)
+                    else:
+                        ordered.append(end)
             before = _ended_last(ends.get(call.agent, ()), call.start_s)
             predecessors.append(_ended_last(ends[None], call.start_s) if before is None else before)
         else:
