@@ -152,9 +152,10 @@ _Timed = tuple[Recorded, float, float | None]
 
 def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
     """The calls with their starts and recorded ends, in order of their starts."""
+    follow = any(call.start_s is None for call in draft.calls)  # from the end of the one before
     tokens_s = median_tokens_s(
         (call.osl, call.end_s - call.start_s)
-        for call in draft.calls
+        for call in (draft.calls if follow else ())
         if call.start_s is not None and call.end_s is not None
     )
     rows: list[_Timed] = []
@@ -173,7 +174,8 @@ def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
             notes.add("calls that end before they begin, duration estimated")
             end_s = None
         rows.append((call, start_s, end_s))
-        clock_s = start_s + call.osl / tokens_s if end_s is None else end_s
+        if follow:
+            clock_s = start_s + call.osl / tokens_s if end_s is None else end_s
     rows.sort(key=lambda row: row[1])
     return rows
 

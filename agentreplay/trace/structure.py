@@ -38,10 +38,12 @@ def with_estimated_ends(calls: Sequence[Call]) -> list[Call]:
     An unknown duration is the call's output at the median speed of the session's measured ones,
     and at most the time to its agent's next call, so that no gap becomes negative.
     """
+    filled = list(calls)
+    if all(call.timed for call in calls):
+        return filled
     tokens_s = median_tokens_s(
         (call.osl, call.end_s - call.start_s) for call in calls if call.timed
     )
-    filled = list(calls)
     next_start_s: dict[str, float] = {}
     for i in range(len(calls) - 1, -1, -1):
         call = calls[i]
@@ -198,7 +200,7 @@ def waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
         gap_s = call.start_s - calls[after[0]].end_s
     else:
         gap_s = call.start_s - max((calls[j].end_s for j in after), default=0.0)
-    return Call._make((*call[:5], tuple(after), max(0.0, gap_s), *call[7:]))
+    return Call._make((*call[:5], tuple(after), gap_s if gap_s > 0 else 0.0, *call[7:]))
 
 
 def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int | None]]:

@@ -233,6 +233,7 @@ class _Log:
         self.opened: tuple[object, str | None, int] = (None, None, 0)
         self.answered: object = None
         self.total: _Usage | None = None
+        self.totals: object = None  # as written
         self.end_s: float | None = None
         self.shift_s = 0.0
         self.head: int | None = None
@@ -313,11 +314,14 @@ class _Log:
         info = payload.get("info")
         if not isinstance(info, dict):
             return  # limits of the rate only
-        before, total = self.total, _usage(info.get("total_token_usage"))
+        totals = info.get("total_token_usage")
+        if totals and totals == self.totals:
+            return  # most come twice
+        before, total = self.total, _usage(totals)
         if total is not None:
             if total == before:
                 return
-            self.total = total
+            self.total, self.totals = total, totals
         fell = bool(total and before and (total[0] or 0) < (before[0] or 0))
         if fell:
             self.notes.add("running totals that fell, counted on from there", line)
