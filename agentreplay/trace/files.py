@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from io import BufferedReader, BytesIO, RawIOBase
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -66,14 +66,17 @@ class File:
     named: bool = False
 
     @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
+    def open(self, ahead_bytes: int = DEFAULT_BUFFER_SIZE) -> Iterator[BinaryIO]:
         """The content, unpacked, as UTF-8 without a byte-order mark.
+
+        Args:
+            ahead_bytes: How much is read from the disk at a time.
 
         Raises:
             TraceError: it can't be opened, or needs a package that isn't there.
         """
         with ExitStack() as stack:
-            stream = self._packed(stack)
+            stream = self._packed(stack, ahead_bytes)
             layers = []
             while (magic := _magic(stream)).startswith(_GZIP) or magic == _ZSTD:
                 layers.append(_Unpacked(stream, self.path, zstd=magic == _ZSTD))
@@ -85,6 +88,17 @@ class File:
             yield stream
             if any(layer.damaged for layer in layers):
                 raise EOFError("packed data that is damaged or ends early")
+
+    def span(self, offset: int, length: int) -> bytes:
+        """A part of a plain file.
+
+        Raises:
+            OSError: it can't be read any more.
+        """
+        assert self.on_disk is not None
+        with open(self.on_disk, "rb", buffering=0) as stream:
+            stream.seek(offset)
+            return stream.read(length)
 
     def is_plain(self) -> bool:
         """Whether the bytes on the disk are the content, so that offsets mean something."""
@@ -112,12 +126,12 @@ class File:
     def _source(self) -> Path | BytesIO:
         return BytesIO(self.data) if self.on_disk is None else self.on_disk
 
-    def _packed(self, stack: ExitStack) -> BufferedReader:
+    def _packed(self, stack: ExitStack, ahead_bytes: int = DEFAULT_BUFFER_SIZE) -> BufferedReader:
         try:
             if self.member is None:
                 if self.on_disk is None:
                     return _buffered(self.data)
-                return stack.enter_context(self.on_disk.open("rb"))
+                return stack.enter_context(self.on_disk.open("rb", ahead_bytes))
             archive = stack.enter_context(zipfile.ZipFile(self._source()))
             member = stack.enter_context(archive.open(self.member))
             return stack.enter_context(BufferedReader(cast(RawIOBase, member)))

@@ -7,12 +7,14 @@ over records and files: they are read once, in a stream, and what is kept is a f
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -77,6 +79,7 @@ FORMATS: dict[str, Any] = SESSIONS | LOGS
 
 _HEAD_BYTES = 4096
 _PROBED_RECORDS = 50
+_AHEAD_BYTES = 1 << 16  # twice as fast as the usual size where all lines of a file are read
 _LINES = frozenset((".jsonl", ".ndjson"))
 _SESSION_IN_HEAD = re.compile(
     rb'"(?:(?:block_size|agentreplay)"\s*:\s*\d|hash_id_scope"\s*:\s*"|requests"\s*:\s*\[)'
@@ -152,19 +155,8 @@ class TraceSet(Sequence[Session]):
         self._notes: dict[str, Notes] = {}
         self._read_once: set[int] = set()
         self._places: list[_Place] = []
-        parts: dict[str, list[Any]] = {}
-        for file in self._found():
-            try:
-                self._add(file, parts)
-            except _UndecidedError:
-                raise
-            except TraceError as error:
-                self._skip(str(file.path), error)
-        for form, kept in parts.items():
-            drafts = LOGS[form].drafts(kept, reading)
-            self._places += [
-                _Place(File(Path(draft.source), None), draft=draft) for draft in drafts
-            ]
+        with _no_cycles():
+            self._open()
         self._choose()
 
     @property
@@ -188,20 +180,20 @@ class TraceSet(Sequence[Session]):
         if place.session is not None:
             return place.session
         try:
-            if place.draft is not None:
-                session, notes = self._put_together(place.draft)
-            else:
-                form, session, notes = _session(_decoded(place), place.source, self._form)
-                self.formats[str(place.file.path)] = form
+            with _no_cycles():
+                if place.draft is not None:
+                    session, notes = self._put_together(place.draft)
+                else:
+                    form, session, notes = _session(_decoded(place), place.source, self._form)
+                    self.formats[str(place.file.path)] = form
         except TraceError as error:
             self._skip(place.source, error)
             raise
         if index not in self._read_once:
             self._read_once.add(index)
-            if place.draft is not None:
-                place.draft.notes.merge(notes)
-            else:
-                self._noted(place.file).merge(notes)
+            if notes:
+                kept = self._noted(place.file) if place.draft is None else place.draft.notes
+                kept.merge(notes)
         return session
 
     def file_of(self, index: int) -> str:
@@ -252,6 +244,21 @@ class TraceSet(Sequence[Session]):
             return f"{next(iter(self.formats.values()))} without a call"
         return "the file is empty"
 
+    def _open(self) -> None:
+        parts: dict[str, list[Any]] = {}
+        for file in self._found():
+            try:
+                self._add(file, parts)
+            except _UndecidedError:
+                raise
+            except TraceError as error:
+                self._skip(str(file.path), error)
+        for form, kept in parts.items():
+            drafts = LOGS[form].drafts(kept, self._reading)
+            self._places += [
+                _Place(File(Path(draft.source), None), draft=draft) for draft in drafts
+            ]
+
     def _found(self) -> Iterator[File]:
         seen: set[Path] = set()
         for path in self.paths:
@@ -299,8 +306,8 @@ class TraceSet(Sequence[Session]):
             return
         notes = self._noted(file)
         records, by_lines = _records(file, notes)
-        probed = list(islice(records, _PROBED_RECORDS))
-        form = self._form or _format_of(file, [value for _, value in probed])
+        probed: list[tuple[int, Any]] = []
+        form = self._form or _format_of(file, records, probed)
         self.formats[str(file.path)] = form
         records = chain(probed, records)
         if form in LOGS:
@@ -444,19 +451,26 @@ def _is_one_session(file: File) -> bool:
     )
 
 
-def _format_of(file: File, probed: Sequence[Any]) -> str:
-    """The format of a file's first records."""
-    claims: Counter[str] = Counter()
-    for value in probed:
-        claims.update(name for name, module in FORMATS.items() if module.recognises(value))
-        if claims.keys() & SESSIONS.keys():
+def _format_of(file: File, records: Records, probed: list[tuple[int, Any]]) -> str:
+    """The format of a file's first records, which move to *probed*."""
+    claims: set[str] = set()
+    claimed: Callable[[object], bool] | None = None
+    for record in islice(records, _PROBED_RECORDS):
+        probed.append(record)
+        if claimed is not None and claimed(record[1]):
+            continue  # by the format of the one before it, and a record is of one only
+        for name, module in FORMATS.items():
+            if module.recognises(record[1]):
+                claims.add(name)
+                claimed = module.recognises
+        if claims & SESSIONS.keys():
             break  # unmistakable, and such records may be large
     if len(claims) > 1:
         names = " or ".join(sorted(claims))
         raise _UndecidedError(f"{file.path}: it may be {names}: say which with --format")
     if claims:
         return next(iter(claims))
-    for value in probed:
+    for _, value in probed:
         if known := unsupported.name(value):
             raise TraceError(f"{file.path}: {known}: known, but not read")
     raise TraceError(f"{file.path}: {_UNKNOWN}")
@@ -468,6 +482,18 @@ def _refuse_faults(file: File, notes: Notes) -> None:
     for fault in (_CUT, _REST):
         if notes[fault]:
             raise TraceError(f"{file.path}: {fault.partition(',')[0]}")
+
+
+@contextmanager
+def _no_cycles() -> Iterator[None]:
+    """Make many objects without a search for cycles among them every now and then."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _records(file: File, notes: Notes) -> tuple[Records, bool]:
@@ -489,8 +515,8 @@ def _records(file: File, notes: Notes) -> tuple[Records, bool]:
         return _opened(file, notes, lambda stream: mitmproxy.flows(stream.read())), False
     if not head.strip():
         raise TraceError(f"{file.path}: the file is empty")
-    objects = [isinstance(_parsed(line), dict) for line in _first_lines(file)]
-    if objects[:1] == [True]:
+    objects = (isinstance(_parsed(line), dict) for line in _first_lines(file))
+    if next(objects, False):
         return _by_lines(file, notes), True
     if head.lstrip()[:1] in (b"{", b"["):
         document = _document(file, notes)
@@ -517,20 +543,18 @@ def _opened(file: File, notes: Notes, read: Callable[[BinaryIO], Records]) -> Re
         notes.add(_CUT)
 
 
-def _first_lines(file: File) -> list[bytes]:
-    found: list[bytes] = []
+def _first_lines(file: File) -> Iterator[bytes]:
     try:
         with file.open() as stream:
-            found.extend(islice((line for line in stream if not line.isspace()), _PROBED_RECORDS))
+            yield from islice((line for line in stream if not line.isspace()), _PROBED_RECORDS)
     except DAMAGED:
         pass  # told when it is read
-    return found
 
 
 def _by_lines(file: File, notes: Notes) -> Records:
     loads = orjson.loads
     try:
-        with file.open() as stream:
+        with file.open(_AHEAD_BYTES) as stream:
             for number, line in enumerate(stream, 1):
                 try:
                     yield number, loads(line)
@@ -582,7 +606,7 @@ def _concatenated(text: str) -> tuple[list[Any], str]:
 
 def _lines(file: File) -> Iterator[_Place]:
     """The non-blank lines of a plain file."""
-    with file.open() as stream:
+    with file.open(_AHEAD_BYTES) as stream:
         offset = stream.tell()  # behind a byte-order mark
         for number, line in enumerate(stream, 1):
             if line.strip():
@@ -592,12 +616,11 @@ def _lines(file: File) -> Iterator[_Place]:
 
 def _decoded(place: _Place) -> Any:
     try:
-        with place.file.open() as stream:
-            if place.length is None:
+        if place.length is None:
+            with place.file.open() as stream:
                 data = stream.read()
-            else:
-                stream.seek(place.offset)
-                data = stream.read(place.length)
+        else:
+            data = place.file.span(place.offset, place.length)
     except OSError as error:
         raise TraceError(f"{place.source}: {error.strerror}") from None
     value = _parsed(data)

@@ -126,20 +126,20 @@ def session(draft: Draft, gap_s: float | None = None) -> tuple[Session, Notes]:
     size = draft.block_size
     relations = _relations([call for call, *_ in rows], size)
     calls = [
-        Call(
-            start_s=start_s - origin_s,
-            end_s=(start_s if end_s is None else end_s) - origin_s,
-            timed=end_s is not None and call.start_s is not None,
-            isl=call.isl,
-            osl=call.osl,
-            after=(),
-            gap_s=0.0,
-            parent=parent if shared >= size else None,
-            shared=shared // size * size,
-            system=min(call.system, call.isl),
-            agent=call.agent,
-            model=call.model,
-            cached=call.cached,
+        Call(  # by position: there are many
+            start_s - origin_s,
+            (start_s if end_s is None else end_s) - origin_s,
+            end_s is not None and call.start_s is not None,
+            call.isl,
+            call.osl,
+            (),
+            0.0,
+            parent if shared >= size else None,
+            shared // size * size,
+            min(call.system, call.isl),
+            call.agent,
+            call.model,
+            call.cached,
         )
         for (call, start_s, end_s), (parent, shared) in zip(rows, relations, strict=True)
     ]
@@ -152,9 +152,10 @@ _Timed = tuple[Recorded, float, float | None]
 
 def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
     """The calls with their starts and recorded ends, in order of their starts."""
+    follow = any(call.start_s is None for call in draft.calls)  # from the end of the one before
     tokens_s = median_tokens_s(
         (call.osl, call.end_s - call.start_s)
-        for call in draft.calls
+        for call in (draft.calls if follow else ())
         if call.start_s is not None and call.end_s is not None
     )
     rows: list[_Timed] = []
@@ -173,7 +174,8 @@ def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
             notes.add("calls that end before they begin, duration estimated")
             end_s = None
         rows.append((call, start_s, end_s))
-        clock_s = start_s + call.osl / tokens_s if end_s is None else end_s
+        if follow:
+            clock_s = start_s + call.osl / tokens_s if end_s is None else end_s
     rows.sort(key=lambda row: row[1])
     return rows
 
@@ -185,7 +187,7 @@ def _relations(calls: Sequence[Recorded], block_size: int) -> list[tuple[int | N
         return [_counted(places, i, call) for i, call in enumerate(calls)]
     relations: list[tuple[int | None, int]] = []
     for call, (parent, pieces) in zip(
-        calls, shared_prefixes([list(call.prompt) for call in calls]), strict=True
+        calls, shared_prefixes([call.prompt for call in calls]), strict=True
     ):
         if parent is None:
             relations.append((None, 0))

@@ -38,26 +38,28 @@ def with_estimated_ends(calls: Sequence[Call]) -> list[Call]:
     An unknown duration is the call's output at the median speed of the session's measured ones,
     and at most the time to its agent's next call, so that no gap becomes negative.
     """
+    filled = list(calls)
+    if all(call.timed for call in calls):
+        return filled
     tokens_s = median_tokens_s(
         (call.osl, call.end_s - call.start_s) for call in calls if call.timed
     )
-    filled = list(calls)
     next_start_s: dict[str, float] = {}
     for i in range(len(calls) - 1, -1, -1):
         call = calls[i]
         if not call.timed:
             end_s = call.start_s + call.osl / tokens_s
             end_s = min(end_s, next_start_s.get(call.agent, end_s))
-            filled[i] = call._replace(end_s=end_s)
+            filled[i] = Call._make((call.start_s, end_s, *call[2:]))
         next_start_s[call.agent] = call.start_s
     return filled
 
 
-def shared_prefixes(prompts: Sequence[list[int]]) -> list[tuple[int | None, int]]:
+def shared_prefixes(prompts: Sequence[Sequence[int]]) -> list[tuple[int | None, int]]:
     """For each prompt, given as block ids: its parent, and how many blocks they share.
 
     An id names a block and all before it, so the ids of a prompt that occurred before are a
-    prefix of it, and one binary search finds how long it is.
+    prefix of it.
 
     Returns:
         (index of the latest earlier prompt that shares the most leading blocks, or None; number
@@ -66,34 +68,44 @@ def shared_prefixes(prompts: Sequence[list[int]]) -> list[tuple[int | None, int]
     seen: set[int] = set()
     relations: list[tuple[int | None, int]] = []
     for i, ids in enumerate(prompts):
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if ids[middle] in seen:
-                low = middle + 1
-            else:
-                high = middle
-        parent = None
-        if low:
-            last = ids[low - 1]
-            parent = next(
-                (
-                    j
-                    for j in range(i - 1, -1, -1)
-                    if len(prompts[j]) >= low and prompts[j][low - 1] == last
-                ),
-                None,
-            )
-        before = len(seen)
-        seen.update(ids[low:])
-        all_new = len(seen) - before == len(ids) - low
-        if not all_new or (low and (parent is None or prompts[parent][:low] != ids[:low])):
+        parent, shared = _longest_shared(prompts, i, seen)
+        new = ids[shared:]
+        known = len(seen)
+        seen.update(new)
+        if len(seen) - known < len(new) or (shared and parent is None):
             return shared_prefixes(_chained(prompts))
-        relations.append((parent, low))
+        relations.append((parent, shared))
     return relations
 
 
-def _chained(prompts: Sequence[list[int]]) -> list[list[int]]:
+def _longest_shared(
+    prompts: Sequence[Sequence[int]], i: int, seen: set[int]
+) -> tuple[int | None, int]:
+    """The parent of prompt *i*, and how many of its blocks were *seen*.
+
+    Without a parent though blocks were seen, ids don't name all before them.
+    """
+    ids, before = prompts[i], prompts[i - 1] if i else ()
+    shared = len(before)
+    if shared and ids[:shared] == before and (shared == len(ids) or ids[shared] not in seen):
+        return i - 1, shared  # most prompts continue the one before
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        if ids[middle] in seen:
+            low = middle + 1
+        else:
+            high = middle
+    if low:
+        last = ids[low - 1]
+        for j in range(i - 1, -1, -1):
+            earlier = prompts[j]
+            if len(earlier) >= low and earlier[low - 1] == last:
+                return (j if earlier[:low] == ids[:low] else None), low
+    return None, low
+
+
+def _chained(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Rename ids that name only their own block so that they name all before it as well."""
     names: dict[tuple[int, int], int] = {}
     chained = []
@@ -141,6 +153,9 @@ def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
     for i, call in enumerate(calls):
         before = predecessors[i]
         after = [] if before is None else [before]
+        if len(members) == 1:
+            linked.append(waiting(calls, i, after))
+            continue
         since = calls[before].end_s if before is not None else 0.0
         for chain, indices in members[bisect_left(begun_s, since - ROUNDING_S) :]:
             last = indices[-1]
@@ -180,8 +195,12 @@ def recorded_order(session: Session) -> Session:
 
 def waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
     """Call *i* when it waits for the calls *after*, with the gap that was recorded after them."""
-    since = max((calls[j].end_s for j in after), default=0.0)
-    return calls[i]._replace(after=tuple(after), gap_s=max(0.0, calls[i].start_s - since))
+    call = calls[i]
+    if len(after) == 1:
+        gap_s = call.start_s - calls[after[0]].end_s
+    else:
+        gap_s = call.start_s - max((calls[j].end_s for j in after), default=0.0)
+    return Call._make((*call[:5], tuple(after), gap_s if gap_s > 0 else 0.0, *call[7:]))
 
 
 def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int | None]]:
@@ -193,6 +212,13 @@ def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int
     for i, call in enumerate(calls):
         continued = _continued(calls, i, chains, lasts, block_size)
         if continued is None:
+            for j in range(len(ends[None]), i):
+                end = calls[j].end_s, -j
+                for ordered in ends[None], ends.setdefault(calls[j].agent, []):
+                    if ordered and end < ordered[-1]:
+                        insort(ordered, end)
+                    else:
+                        ordered.append(end)
             before = _ended_last(ends.get(call.agent, ()), call.start_s)
             predecessors.append(_ended_last(ends[None], call.start_s) if before is None else before)
         else:
@@ -203,8 +229,6 @@ def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int
         else:
             chains.append(continued)
             lasts[continued] = i
-        insort(ends[None], (call.end_s, -i))
-        insort(ends.setdefault(call.agent, []), (call.end_s, -i))
     return chains, predecessors
 
 
@@ -215,27 +239,27 @@ def _continued(
     call = calls[i]
     if call.parent is None:
         return None  # it shares with none
-
-    def least(last: int) -> int | None:
-        before = calls[last]
-        if before.model != call.model or before.end_s > call.start_s + ROUNDING_S:
-            return None
-        return max((before.isl // block_size - TAIL_BLOCKS) * block_size, block_size)
-
     chain = chains[call.parent]
     if lasts[chain] == call.parent and calls[call.parent].agent == call.agent:
-        needed = least(call.parent)
+        needed = _least_shared(calls[call.parent], call, block_size)
         if needed is not None and call.shared >= needed:
             return chain  # with no other call it shares more
     continued, longest = None, 0
     for chain, last in enumerate(lasts):
-        needed = least(last)
+        needed = _least_shared(calls[last], call, block_size)
         if needed is not None:
             shared = common_prefix(calls, i, last, at_least=max(needed, longest))
             own = calls[last].agent == call.agent
             if shared > longest or (own and 0 < shared == longest):
                 continued, longest = chain, shared
     return continued
+
+
+def _least_shared(before: Call, call: Call, block_size: int) -> int | None:
+    """How many tokens a call must share with one before it to continue it; None: it can't."""
+    if before.model != call.model or before.end_s > call.start_s + ROUNDING_S:
+        return None
+    return max((before.isl // block_size - TAIL_BLOCKS) * block_size, block_size)
 
 
 def _ended_last(ends: Sequence[tuple[float, int]], start_s: float) -> int | None:

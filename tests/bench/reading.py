@@ -79,6 +79,15 @@ def codex(rng: Random) -> Rows:
     def row(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
         return {"timestamp": _stamp(at_s), "type": kind, "payload": payload}
 
+    def usage(isl: int, cached: int, osl: int) -> dict[str, int]:
+        return {
+            "input_tokens": isl,
+            "cached_input_tokens": cached,
+            "output_tokens": osl,
+            "reasoning_output_tokens": osl // 2,
+            "total_tokens": isl + osl,
+        }
+
     at_s, isl, total = 0.0, 10_000, 0
     yield row("session_meta", {"id": "T", "cwd": "/w", "source": "cli", "cli_version": "0.114.0"})
     yield row("turn_context", {"turn_id": "1", "cwd": "/w", "model": "m"})
@@ -90,9 +99,10 @@ def codex(rng: Random) -> Rows:
         call = {"type": "function_call", "call_id": f"c{n + 1}", "arguments": _words(rng, 300)}
         yield row("response_item", call)
         total += isl + 100
-        usage = {"input_tokens": isl, "cached_input_tokens": isl - 500, "output_tokens": 100}
-        sums = {"input_tokens": total, "output_tokens": 100 * n, "total_tokens": total + 100 * n}
-        info = {"total_token_usage": sums, "last_token_usage": usage}
+        info = {
+            "total_token_usage": usage(total, total - 500 * n, 100 * n),
+            "last_token_usage": usage(isl, isl - 500, 100),
+        }
         for _ in range(2):
             yield row("event_msg", {"type": "token_count", "info": info})
         isl, at_s = 10_000 if isl > 180_000 else isl + 900, at_s + 1

@@ -287,20 +287,20 @@ class _Log:
                 ready_s = None
         self.session = session = _text(record.get("sessionId")) or self.session
         name = _text(message.get("id"))
-        call = _Call(
-            id=name,
-            request=_text(record.get("requestId")),
-            session=session,
-            agent=origin.agent,
-            forked=bool(record.get("forkedFrom")),
-            line=line,
-            start_s=ready_s,
-            first_s=stamp,
-            end_s=stamp,
-            model=_text(message.get("model")),
-            parent=origin.call,
-            changed=origin.changed,
-            usage=_usage(message),
+        call = _Call(  # by position: by name it takes three times as long
+            name,
+            _text(record.get("requestId")),
+            session,
+            origin.agent,
+            bool(record.get("forkedFrom")),
+            line,
+            ready_s,
+            stamp,
+            stamp,
+            _text(message.get("model")),
+            origin.call,
+            origin.changed,
+            _usage(message),
         )
         origin.begun = call
         self.calls.append(call)
@@ -445,13 +445,9 @@ def _recorded(
             link = None if found is None else (found, True)
         if call.agent not in lasts:
             firsts.append(call)
+        cached_or_none = None if cached < 0 else cached
         row = rows[call] = Recorded(
-            *spans[call],
-            isl=isl,
-            osl=outputs[call],
-            agent=labels[call.agent],
-            model=call.model,
-            cached=None if cached < 0 else cached,
+            *spans[call], isl, outputs[call], labels[call.agent], call.model, cached_or_none
         )
         if link is not None and link[0] in rows:
             parent, changed = link

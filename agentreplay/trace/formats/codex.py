@@ -233,6 +233,7 @@ class _Log:
         self.opened: tuple[object, str | None, int] = (None, None, 0)
         self.answered: object = None
         self.total: _Usage | None = None
+        self.totals: object = None  # as written
         self.end_s: float | None = None
         self.shift_s = 0.0
         self.head: int | None = None
@@ -313,11 +314,14 @@ class _Log:
         info = payload.get("info")
         if not isinstance(info, dict):
             return  # limits of the rate only
-        before, total = self.total, _usage(info.get("total_token_usage"))
+        totals = info.get("total_token_usage")
+        if totals and totals == self.totals:
+            return  # most come twice
+        before, total = self.total, _usage(totals)
         if total is not None:
             if total == before:
                 return
-            self.total = total
+            self.total, self.totals = total, totals
         fell = bool(total and before and (total[0] or 0) < (before[0] or 0))
         if fell:
             self.notes.add("running totals that fell, counted on from there", line)
@@ -375,18 +379,16 @@ class _Log:
         before = self.head if self.head is not None or not self.calls else 0
         self.head, self.end_s = len(self.calls), end_s if start_s is None else max(start_s, end_s)
         self.calls.append(
-            _Call(
-                line=line,
-                start_s=end_s if start_s is None else start_s,
-                end_s=None if start_s is None else end_s,
-                isl=used[0],
-                osl=used[1],
-                cached=used[2],
-                model=model,
-                total=total,
-                before=before,
-                anew=self.anew,
-                old=old,
+            _Call(  # by position: by name it takes three times as long
+                line,
+                end_s if start_s is None else start_s,
+                None if start_s is None else end_s,
+                *used,
+                model,
+                total,
+                before,
+                self.anew,
+                old,
             )
         )
         self.anew = False
@@ -560,6 +562,7 @@ def _calls(
         spawner = spawners.get(thread)
         by_total = dict(known[spawner]) if spawner else {}
         system = min((call.cached for call in thread.calls if call.cached), default=0)
+        label = labels.get(thread, "")
         copies = len(thread.calls) - len(own[thread])
         placed: list[Recorded | None] = []
         for call in thread.calls[:copies]:
@@ -572,17 +575,10 @@ def _calls(
                 parent, anew = _latest(calls_of[spawner], call), True
             whole = parent and parent.isl <= call.isl and parent.model == call.model and not anew
             recorded = Recorded(
-                start_s=call.start_s,
-                end_s=call.end_s,
-                isl=call.isl,
-                osl=call.osl,
-                agent=labels.get(thread, ""),
-                model=call.model,
-                cached=call.cached,
-                system=system,
-                parent=parent,
-                shared=parent.isl if parent and whole else call.cached or 0,
+                call.start_s, call.end_s, call.isl, call.osl, label, call.model, call.cached, system
             )
+            recorded.parent = parent
+            recorded.shared = parent.isl if parent and whole else call.cached or 0
             placed.append(recorded)
             if call.total:
                 by_total[call.total] = recorded

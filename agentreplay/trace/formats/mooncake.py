@@ -57,7 +57,7 @@ class _Row:
 
     `new_only`: its input is what came on top of the session's earlier rows (None: to be found
     out). `waits`: ids of the requests that it waits for, whether for their ends, and the seconds
-    after. `old`: how many of its leading blocks rows before it have.
+    after. `old`: how many of its leading blocks rows before it have. `again`: its last block, too.
     """
 
     line: int
@@ -69,6 +69,7 @@ class _Row:
     play: str | None = None
     waits: Sequence[tuple[str, bool, float]] | None = None
     old: int = 0
+    again: bool = False
 
 
 def recognises(record: object) -> bool:
@@ -395,6 +396,7 @@ def _compare(rows: Sequence[_Row], size: int) -> int:
             else:
                 high = middle
         row.old = low
+        row.again = bool(blocks) and blocks[-1] in seen
         seen.update(blocks[low:] if low else blocks)
         row.ids = blocks or row.ids  # the begun block's has served
     return sum(map(len, spaces.values()))
@@ -431,10 +433,13 @@ def _continued(rows: Sequence[_Row]) -> list[list[_Row]]:
     sessions: list[list[_Row]] = []
     session_of: list[list[_Row]] = []
     held: dict[Any, int] = {}  # the latest row that ends in a block
+    again = -1  # the latest row that ends in a block which was there before
     for place, row in enumerate(rows):
         blocks = row.call.prompt
-        ends = filter(held.__contains__, blocks[: row.old])
-        latest = max(map(held.__getitem__, ends), default=None)
+        ends = filter(held.__contains__, reversed(blocks[: row.old]))
+        latest = held.get(next(ends, None))
+        if latest is not None and latest < again:
+            latest = max(latest, max(map(held.__getitem__, ends), default=-1))
         before = () if latest is None else rows[latest].call.prompt
         if latest is not None and blocks[: len(before)] == before:
             session = session_of[latest]
@@ -445,6 +450,7 @@ def _continued(rows: Sequence[_Row]) -> list[list[_Row]]:
         session_of.append(session)
         if blocks and blocks[-1] not in common:
             held[blocks[-1]] = place
+            again = place if row.again else again
     return sessions
 
 
@@ -516,7 +522,8 @@ def _complete(rows: Sequence[_Row], *, labelled: bool) -> int:
             blocks = call.prompt
             if blocks[: len(known)] != known:
                 known, named = blocks[:0], named[:0]
-            named = named + array("I", list(map(names.__getitem__, blocks[len(known) :])))
+            named = named[:]
+            named.extend(map(names.__getitem__, blocks[len(known) :]))
             known, call.prompt = blocks, named
         if row.new_only:
             call.prompt = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -95,12 +96,12 @@ def _calls(values: Sequence[object], notes: Notes) -> tuple[Call, ...]:
     Raises:
         ValueError: naming a call and its field.
     """
-    rows = []
+    rows, usual = [], len(_DEFAULTS)
     for i, value in enumerate(values):
         if not isinstance(value, dict):
             raise ValueError(f"call {i}: it is no object")
         fields = _DEFAULTS | value  # in the order of the defaults
-        if len(fields) > len(_DEFAULTS):
+        if len(fields) > usual:
             for name in value.keys() - _DEFAULTS.keys():
                 notes[f"unknown field {name!r}, ignored"] += 1
                 del fields[name]
@@ -113,9 +114,11 @@ def _column(name: str, column: tuple[Any, ...]) -> tuple[Any, ...]:
     """One field of all calls; null where it may be absent stands for its absence."""
     allowed, what = _TYPES[name]
     default = _DEFAULTS[name]
-    if default is not None and None in column:
+    types = set(map(type, column))
+    if default is not None and NoneType in types:
         column = tuple(default if each is None else each for each in column)
-    if not allowed.issuperset(map(type, column)):
+        types = set(map(type, column))
+    if not types <= allowed:
         i = next(i for i, each in enumerate(column) if type(each) not in allowed)
         if column[i] is None:
             raise ValueError(f"call {i}: field {name!r} is missing")
@@ -123,10 +126,11 @@ def _column(name: str, column: tuple[Any, ...]) -> tuple[Any, ...]:
     if name == "after":
         return tuple(map(tuple, column))
     if what == "number":
-        column = tuple(map(float, column))
-        if not all(map(isfinite, column)):
+        if int in types:
+            column = tuple(map(float, column))
+        if not isfinite(sum(column)) and not all(map(isfinite, column)):
             raise ValueError(f"{name} holds a number that is not finite")
-    elif what == "whole number" and min(filter(None, column), default=0) < 0:
+    elif what == "whole number" and int in types and min(filter(None, column), default=0) < 0:
         i = next(i for i, each in enumerate(column) if each is not None and each < 0)
         raise ValueError(f"call {i}: {name} {column[i]!r} is no {what}")
     return column
@@ -142,11 +146,11 @@ _DEFAULTS: dict[str, Any] = dict.fromkeys(Call._fields) | {
 _TYPES: dict[str, tuple[frozenset[type], str]] = {
     **dict.fromkeys(("start_s", "end_s", "gap_s"), (frozenset((int, float)), "number")),
     **dict.fromkeys(("isl", "osl", "shared", "system"), (frozenset((int,)), "whole number")),
-    **dict.fromkeys(("parent", "cached"), (frozenset((int, type(None))), "whole number")),
+    **dict.fromkeys(("parent", "cached"), (frozenset((int, NoneType)), "whole number")),
     "timed": (frozenset((bool,)), "true or false"),
     "after": (frozenset((list, tuple)), "list"),
     "agent": (frozenset((str,)), "text"),
-    "model": (frozenset((str, type(None))), "text"),
+    "model": (frozenset((str, NoneType)), "text"),
 }
 """Of each field of a call: its types, and what they are called."""
 
@@ -172,7 +176,7 @@ def _check(session: Session) -> None:
             fault = "gap_s is negative or the call ends before it starts"
         elif start_s < before_s:
             fault = "starts before the call listed before it"
-        elif after and not all(type(j) is int and 0 <= j < i for j in after):
+        elif after and not _are_earlier(after, i):
             fault = f"after {list(after)} names no earlier call"
         elif parent is None:
             if shared:
@@ -184,3 +188,11 @@ def _check(session: Session) -> None:
         if fault:
             raise ValueError(f"call {i}: {fault}")
         before_s = start_s
+
+
+def _are_earlier(after: Sequence[object], i: int) -> bool:
+    """Whether values are indices of calls before call *i*."""
+    for j in after:  # noqa: SIM110 - a generator for each call takes twice the time
+        if type(j) is not int or not 0 <= j < i:
+            return False
+    return True

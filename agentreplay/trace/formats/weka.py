@@ -223,12 +223,13 @@ def _note_unknown(value: Mapping[str, Any], known: frozenset[str], notes: Notes)
 
 def _number(value: object) -> float | None:
     """A JSON number as a float; None for null, absence and any other type."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    return None
+    if type(value) is float:
+        return value
+    return float(value) if type(value) is int else None
 
 
 def _count(value: object) -> int | None:
     """A non-negative whole number, also where a table made a float of it."""
-    number = _number(value)
-    return int(number) if number is not None and number >= 0 and number.is_integer() else None
+    if type(value) is int:
+        return value if value >= 0 else None
+    return int(value) if type(value) is float and value >= 0 and value.is_integer() else None
