@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from io import DEFAULT_BUFFER_SIZE, BufferedReader, BytesIO, RawIOBase
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, BytesIO, FileIO, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -131,7 +131,7 @@ class File:
             if self.member is None:
                 if self.on_disk is None:
                     return _buffered(self.data)
-                return stack.enter_context(self.on_disk.open("rb", ahead_bytes))
+                return stack.enter_context(BufferedReader(FileIO(self.on_disk), ahead_bytes))
             archive = stack.enter_context(zipfile.ZipFile(self._source()))
             member = stack.enter_context(archive.open(self.member))
             return stack.enter_context(BufferedReader(cast(RawIOBase, member)))

@@ -7,7 +7,7 @@ that into `Recorded`, in numbers only, groups the calls into a `Draft`, and `ses
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -183,8 +183,7 @@ def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
 def _relations(calls: Sequence[Recorded], block_size: int) -> list[tuple[int | None, int]]:
     """For each call, the earlier one that it shares the most leading tokens with, and how many."""
     if not any(call.prompt for call in calls):
-        places = {call: i for i, call in enumerate(calls)}
-        return [_counted(places, i, call) for i, call in enumerate(calls)]
+        return _counted(calls)
     relations: list[tuple[int | None, int]] = []
     for call, (parent, pieces) in zip(
         calls, shared_prefixes([call.prompt for call in calls]), strict=True
@@ -203,7 +202,15 @@ def _relations(calls: Sequence[Recorded], block_size: int) -> list[tuple[int | N
     return relations
 
 
-def _counted(places: Mapping[Recorded, int], i: int, call: Recorded) -> tuple[int | None, int]:
-    if call.parent is None or places.get(call.parent, i) >= i:
-        return None, 0
-    return places[call.parent], min(call.shared, call.isl, call.parent.isl)
+def _counted(calls: Sequence[Recorded]) -> list[tuple[int | None, int]]:
+    """The same where the log tells it by counts."""
+    relations: list[tuple[int | None, int]] = []
+    places: dict[Recorded, int] = {}
+    for i, call in enumerate(calls):
+        parent = call.parent
+        if parent is None or (place := places.get(parent)) is None:
+            relations.append((None, 0))
+        else:
+            relations.append((place, min(call.shared, call.isl, parent.isl)))
+        places[call] = i
+    return relations

@@ -1,11 +1,14 @@
 """What it costs to read recorded sessions of each format, beside decoding their JSON alone.
 
 Each round decodes a file's lines with orjson and reads the same file as a trace set, one after the
-other; the ratio is the median over the rounds. Run by `make bench`.
+other; the ratio is the median over the rounds. What reading takes in memory is seen from two
+folders of different sizes. Run by `make bench`.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +26,9 @@ ROUNDS = 5
 GOAL_RATIO = 2.0
 GOAL_MB_S = 20.0
 SIZE_BYTES = 25_000_000
+FOLDER_FILES = (100, 300)
+GOAL_FOLDER_MB = 500
+GOAL_PEAK_MB = 300
 
 Rows = Iterator[dict[str, Any]]
 
@@ -168,6 +174,32 @@ def written(folder: Path, name: str) -> Path:
     return path
 
 
+def filled(folder: Path, files: int) -> float:
+    """Give a folder so many session logs of Claude Code of a megabyte; returns its megabytes."""
+    lines, size = [], 0
+    for row in claude_code(Random(2)):
+        lines.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+        size += len(lines[-1])
+        if size > 1e6:
+            break
+    session = b"".join(lines)
+    for n in range(files):
+        named = session.replace(b"5f0c0000", b"%08x" % n).replace(b'"msg_', b'"msg_%d_' % n)
+        (folder / f"{n}.jsonl").write_bytes(named)
+    return files * size / 1e6
+
+
+def peak_mb(path: Path) -> float:
+    """The most memory that a process has while it reads every session of a folder."""
+    code = (
+        "import resource, sys; from agentreplay.trace.load import load\n"
+        "for session in load(sys.argv[1]): pass\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=True)
+    return float(ended.stdout)
+
+
 def decoded(path: Path) -> None:
     """Decode every line."""
     with path.open("rb") as file:
@@ -193,6 +225,20 @@ def main() -> None:
     def out(line: str) -> None:
         print(line)  # noqa: T201
 
+    rows = []
+    for files in FOLDER_FILES:  # first, as a process is counted what its parent has when it starts
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append((filled(Path(folder), files), peak_mb(Path(folder))))
+    (small_mb, least_mb), (large_mb, most_mb) = rows
+    growth = (most_mb - least_mb) / (large_mb - small_mb)
+    expected_mb = most_mb + growth * (GOAL_FOLDER_MB - large_mb)
+    out(f"Reading a folder of Claude Code sessions, {FOLDER_FILES[-1]} files of a megabyte")
+    out(
+        f"peak {most_mb:.0f} MB, {growth:.2f} MB more for each megabyte: {expected_mb:.0f} MB for "
+        f"{GOAL_FOLDER_MB} MB  ≤ {GOAL_PEAK_MB} MB: "
+        f"{'met' if expected_mb <= GOAL_PEAK_MB else 'missed'}"
+    )
+    out("")
     out(f"Reading sessions, median of {ROUNDS} rounds (CPU time)")
     out(f"{'':<14}{'MB':>8}{'calls':>10}{'orjson s':>10}{'read s':>10}{'ratio':>8}{'MB/s':>8}")
     for name in ("native", "weka", "claude-code", "codex", "mooncake", "tracelab", "litellm"):

@@ -248,7 +248,7 @@ class _Log:
             self.notes.add("answers that the program made up, no calls", line)
             return self._remember(record, point)
         stamp = unix_s(record.get("timestamp"))
-        kept = point.keeps(stamp)
+        kept = point.cut_s is not None and point.keeps(stamp)
         name = message.get("id")
         after = self.answers.get((point.agent, name)) if isinstance(name, str) else None
         if after is None or after.call is None:

@@ -49,7 +49,6 @@ _USAGE = (
     "total_tokens",
 )
 _USAGE_OF = itemgetter(*_USAGE)
-_WHOLE = {int}
 _LARGEST = 1 << 40
 
 _CUT = "calls without a token count, left out"
@@ -429,10 +428,13 @@ def _usage(value: object) -> _Usage | None:
         return None
     try:
         quick: tuple[int, ...] = _USAGE_OF(value)
-        if set(map(type, quick)) == _WHOLE and min(quick) >= 0 and max(quick) < _LARGEST:
-            return quick
     except KeyError:
-        pass
+        quick = (-1,)
+    for tokens in quick:
+        if type(tokens) is not int or not 0 <= tokens < _LARGEST:
+            break
+    else:
+        return quick
     used = tuple([count(value.get(name)) for name in _USAGE])
     return used if any(tokens is not None for tokens in used) else None
 

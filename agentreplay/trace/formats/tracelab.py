@@ -29,7 +29,7 @@ SHORTEST_WINDOW_S = 10.0
 _Key = tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Round:
     """One row. `delegated` are the times at which a subagent came (1) or went (-1)."""
 
@@ -173,7 +173,9 @@ def _sessions(parts: Sequence[Part]) -> list[_Session]:
                 part.notes.add("rounds recorded twice, left out", each.line)
                 continue
             seen.add(same)
-            session = sessions.setdefault(each.session, _Session(each.session))
+            session = sessions.get(each.session)
+            if session is None:
+                session = sessions[each.session] = _Session(each.session)
             session.rounds.append((each, part))
     for session in sessions.values():
         session.rounds.sort(key=lambda row: (row[0].first_s, row[0].index))

@@ -63,19 +63,12 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
     origin_s = rows[0][0].start_s
     calls = [
         Call(
-            start_s=call.start_s - origin_s,
-            end_s=call.end_s - origin_s,
-            timed=call.timed,
-            isl=call.isl,
-            osl=call.osl,
-            after=(),
-            gap_s=0.0,
-            parent=parent,
-            shared=blocks * block_size,
-            system=call.system,
-            agent=call.agent,
-            model=call.model,
-            cached=None,
+            call.start_s - origin_s,
+            call.end_s - origin_s,
+            *call[2:7],
+            parent,
+            blocks * block_size,
+            *call[9:],
         )
         for (call, _), (parent, blocks) in zip(rows, relations, strict=True)
     ]
@@ -160,20 +153,20 @@ def _requests(
         model, ids = entry.get("model"), entry.get("hash_ids")
         start_s = origin_s + t
         yield (
-            Call(
-                start_s=start_s,
-                end_s=start_s + (seconds or 0.0) if timed else start_s,
-                timed=timed,
-                isl=isl,
-                osl=osl or 0,
-                after=(),
-                gap_s=0.0,
-                parent=None,
-                shared=0,
-                system=min(system, isl),
-                agent=agent,
-                model=model if isinstance(model, str) and model else None,
-                cached=None,
+            Call(  # by position: there are many
+                start_s,
+                start_s + (seconds or 0.0) if timed else start_s,
+                timed,
+                isl,
+                osl or 0,
+                (),
+                0.0,
+                None,
+                0,
+                min(system, isl),
+                agent,
+                model if isinstance(model, str) and model else None,
+                None,
             ),
             ids if isinstance(ids, list) else [],
         )
@@ -186,9 +179,11 @@ def _inner_times_are_relative(entries: Sequence[Mapping[str, Any]]) -> bool:
     neither. An inner time of 0, or one before its entry, can only count from the entry.
     """
     for entry in entries:
-        t = _number(entry.get("t"))
         inner = entry.get("requests")
-        if t is None or not isinstance(inner, list):
+        if not isinstance(inner, list):
+            continue
+        t = _number(entry.get("t"))
+        if t is None:
             continue
         times = [_number(row.get("t")) for row in inner if isinstance(row, dict)]
         known = [time for time in times if time is not None]
@@ -216,6 +211,8 @@ def _separated(agents: Sequence[str], prompts: Sequence[list[int]]) -> list[list
 
 
 def _note_unknown(value: Mapping[str, Any], known: frozenset[str], notes: Notes) -> None:
+    if value.keys() <= known:
+        return
     for name in value.keys() - known:
         if value[name] is not None:
             notes[f"unknown field {name!r}, ignored"] += 1
