@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 
 from agentreplay.errors import TraceError
+from agentreplay.trace.fields import count, number, unix_s
 from agentreplay.trace.formats import bodies
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import BLOCK_TOKENS, Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, number, unix_s
+from agentreplay.trace.recorded import BLOCK_TOKENS, Draft, Reading, continue_by_counts
 from agentreplay.trace.structure import ROUNDING_S, median_tokens_s
 
 _CALL, _AGENT, _TOOL, _OTHER = range(4)
@@ -241,38 +241,6 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
         rows.sort(key=lambda row: row[0].start_s or 0.0)
         made.append(_draft(name, rows, reading))
     return made
-
-
-def continue_by_counts(calls: Sequence[Recorded]) -> None:
-    """Find the prefixes of a session's calls, in order of their starts, from cached counts.
-
-    A call continues its agent's last one. All of that is shared unless the input falls or the
-    model changes: an entry that expired is a cache miss, not another prompt. Otherwise what the
-    server found in its cache is shared. Without a hit in the session nothing is known.
-    """
-    if not any(call.cached for call in calls):
-        return
-    agents: dict[str, list[Recorded]] = {}
-    longest: dict[str | None, Recorded] = {}
-    for call in calls:
-        own = agents.setdefault(call.agent, [])
-        before = next((each for each in reversed(own[-16:]) if _ended(each, call)), None)
-        if before is not None and before.model != call.model:
-            before = None
-        if before is not None and before.isl <= call.isl and not call.agent.startswith("helper"):
-            call.parent, call.shared = before, before.isl
-        elif call.cached:
-            call.parent = before or longest.get(call.model)
-            call.shared = call.cached
-        own.append(call)
-        most = longest.get(call.model)
-        if most is None or most.isl <= call.isl:
-            longest[call.model] = call
-
-
-def _ended(before: Recorded, call: Recorded) -> bool:
-    ended_s = before.start_s if before.end_s is None else before.end_s
-    return ended_s is None or call.start_s is None or ended_s <= call.start_s + ROUNDING_S
 
 
 class _File:
@@ -782,7 +750,7 @@ def _draft(name: str, rows: Sequence[tuple[_Call, _Scope]], reading: Reading) ->
         if made is not None:
             made.agent = agent
             calls.append(made)
-    if not captured:
+    if not captured and any(call.cached for call in calls):
         continue_by_counts(calls)
     return Draft(name, first.source, calls, dated=True, notes=first.notes)
 

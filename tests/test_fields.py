@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentreplay.trace.stamps import count, number, unix_s
+from agentreplay.trace.fields import count, number, unix_s
 
 NOON_S = datetime(2026, 1, 2, 12, 0, tzinfo=UTC).timestamp()
 
