@@ -20,6 +20,11 @@ def parsed(data: bytes | str) -> Any:
         return leniently(data)
 
 
+def unwrapped(value: Any) -> Any:
+    """A value that may be held as JSON text, as tables and attributes do; None where it is cut."""
+    return parsed(value) if isinstance(value, str) and value.startswith(("{", "[")) else value
+
+
 def leniently(data: bytes | str) -> Any:
     """The same for what orjson refuses."""
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data

@@ -253,6 +253,7 @@ def _hints(request: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[str 
             _of_user(request.get("user")),
             request.get("conversation"),
             inside(request, "conversation").get("id"),
+            request.get("session_id"),
             metadata.get("session_id"),
             request.get("litellm_session_id"),
             request.get("prompt_cache_key"),

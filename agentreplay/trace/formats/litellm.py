@@ -13,7 +13,7 @@ from typing import Any
 
 from agentreplay.trace.fields import count, inside, string, unix_s
 from agentreplay.trace.formats import bodies, conversations
-from agentreplay.trace.lenient import parsed
+from agentreplay.trace.lenient import unwrapped
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import Draft, Reading, Recorded, continue_by_counts
 
@@ -184,7 +184,7 @@ def _request(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     body = inside(body, "body") or body
     messages = body.get("messages") or body.get("input") or body.get("prompt")
     if not messages:
-        messages = _decoded(row.get("messages"))
+        messages = unwrapped(row.get("messages"))
         more = _object(row.get("model_parameters"))
         body = {"messages": messages, "tools": more.get("tools"), "system": more.get("system")}
     if not isinstance(messages, list):
@@ -195,10 +195,5 @@ def _request(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return body
 
 
-def _decoded(value: Any) -> Any:
-    """A value that tables hold as JSON text."""
-    return parsed(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
-
-
 def _object(value: Any) -> Mapping[str, Any]:
-    return inside(_decoded(value))
+    return inside(unwrapped(value))
