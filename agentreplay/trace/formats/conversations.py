@@ -9,14 +9,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from agentreplay.errors import TraceError
 from agentreplay.trace.formats.bodies import Exchange, recorded
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import Draft, Reading, Recorded, had_ended
+from agentreplay.trace.recorded import Draft, Reading, Recorded, continue_by_counts, had_ended
 
 RETRY_S = 60.0
 """A request that is made again comes this soon."""
@@ -43,12 +43,23 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An exchange with its stamps (Unix time) and the place where it was read."""
+    """An entry of a log.
+
+    Attributes:
+        exchange: What it says.
+        start_s: When the request was sent, in Unix time.
+        end_s: When the answer had come; None where not recorded.
+        source: Where it was read.
+        key: What copies of it have in common; None where nothing tells them.
+        names: What the log calls its session, the surest first.
+    """
 
     exchange: Exchange
-    start_s: float | None
+    start_s: float
     end_s: float | None
     source: str
+    key: Hashable = None
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,12 @@ def entry(
     if start_s is None:
         notes.add("calls without a time, left out", number)
         return None
-    return Entry(told, start_s, end_s, f"{path}:{number}")
+    if told.outside:
+        notes.add("calls with more cached tokens than input, added to it", number)
+    if told.osl == 0:
+        notes.add("calls without output, sent with one token", number)
+    key = (told.response_id, start_s, told.model, *told.names[-1:])
+    return Entry(told, start_s, end_s, f"{path}:{number}", key)
 
 
 def part(
@@ -101,32 +117,41 @@ def part(
 
 
 def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
-    """The sessions of all files of one log format; a call that two files hold counts once."""
+    """The sessions of all files of one log format; a call that two files hold counts once.
+
+    A session's name that only one call has is no evidence: some proxies give each a new one. A
+    session most of whose calls have no prompt is told by counts.
+    """
     entries: list[tuple[Entry, Notes]] = []
-    seen: set[object] = set()
+    seen: set[Hashable] = set()
     for part in parts:
         for entry in part.entries:
-            told = entry.exchange
-            key = (told.response_id, entry.start_s, told.model, *told.names[-1:])
-            if key in seen:
+            if entry.key is not None and entry.key in seen:
                 part.notes.add("calls that were read before, left out")
                 continue
-            seen.add(key)
+            seen.add(entry.key)
             entries.append((entry, part.notes))
+    times = Counter(name for entry, _ in entries for name in set(entry.names))
     calls: list[Logged] = []
-    origins: dict[Recorded, tuple[str, Notes]] = {}
+    origins: dict[Recorded, tuple[str, str, Notes]] = {}
     whole = histories([entry.exchange for entry, _ in entries], reading)
     for told, (entry, notes) in zip(whole, entries, strict=True):
-        call = recorded(told, entry.start_s, entry.end_s, reading, notes)
+        call = recorded(told, entry.start_s, entry.end_s, reading)
         if call is None:
             notes.add("calls without usage, left out")
             continue
-        origins[call] = entry.source, notes
-        calls.append(Logged(call, told.session, told.agent, told.helper, told.retry))
+        name = next((each for each in entry.names if times[each] > 1), None)
+        origins[call] = name or next(iter(entry.names), entry.source), entry.source, notes
+        calls.append(Logged(call, name or told.session, told.agent, told.helper, told.retry))
     made = []
     for group in sessions(calls, parts[0].notes if parts else None):
-        source, notes = origins[group[0]]
-        made.append(Draft(source, source, group, dated=True, notes=notes))
+        if 2 * sum(bool(call.prompt) for call in group) < len(group):
+            for call in group:
+                call.prompt = call.ends = ()
+            if any(call.cached for call in group):  # else they may have nothing in common
+                continue_by_counts(group)
+        name, source, notes = origins[group[0]]
+        made.append(Draft(name, source, group, dated=True, notes=notes))
     return made
 
 

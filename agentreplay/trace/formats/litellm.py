@@ -5,9 +5,8 @@ Both have a call's stamps and token counts; prompts only where they were stored.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -15,7 +14,7 @@ from agentreplay.trace.fields import count, inside, string, unix_s
 from agentreplay.trace.formats import bodies, conversations
 from agentreplay.trace.lenient import unwrapped
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import Draft, Reading, Recorded, continue_by_counts
+from agentreplay.trace.recorded import Draft, Reading
 
 _ASYNC_CALLS = frozenset(
     "completion text_completion responses generate_content generate_content_stream "
@@ -26,26 +25,6 @@ _HEALTH_CHECK = "litellm-internal-health-check"
 _REDACTED = "redacted-by-litellm"
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A call: `request` is the keyed name of its id, `names` are those of its session."""
-
-    exchange: bodies.Exchange
-    start_s: float
-    end_s: float | None
-    request: int | None
-    names: tuple[str, ...]
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is kept of one file."""
-
-    entries: Sequence[_Entry]
-    notes: Notes
-
-
 def recognises(record: object) -> bool:
     """Whether a decoded JSON value, or a row of a table, is a logged request."""
     return isinstance(record, dict) and "call_type" in record and "startTime" in record
@@ -53,7 +32,7 @@ def recognises(record: object) -> bool:
 
 def read(
     records: Iterable[tuple[int, Any]], path: PurePath, reading: Reading, notes: Notes
-) -> Part:
+) -> conversations.Part:
     """What is kept of one file."""
     entries = []
     for line, row in records:
@@ -63,52 +42,17 @@ def read(
         entry = _entry(row, f"{path}:{line}", line, reading, notes)
         if entry is not None:
             entries.append(entry)
-    return Part(entries, notes)
+    return conversations.Part(entries, notes)
 
 
-def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
-    """The sessions of all files.
-
-    A session id that only one call has is no evidence: LiteLLM gives each call a new one.
-    """
-    entries: list[tuple[_Entry, Notes]] = []
-    seen: set[int] = set()
-    for part in parts:
-        for entry in part.entries:
-            if entry.request in seen:
-                part.notes.add("calls that were read before, left out")
-                continue
-            if entry.request is not None:
-                seen.add(entry.request)
-            entries.append((entry, part.notes))
-    times = Counter(name for entry, _ in entries for name in set(entry.names))
-    calls: list[conversations.Logged] = []
-    origins: dict[Recorded, tuple[str | None, str, Notes]] = {}
-    whole = conversations.histories([entry.exchange for entry, _ in entries], reading)
-    for told, (entry, notes) in zip(whole, entries, strict=True):
-        call = bodies.recorded(told, entry.start_s, entry.end_s, reading)
-        if call is None:
-            continue
-        session = next((name for name in entry.names if times[name] > 1), None)
-        origins[call] = session or next(iter(entry.names), None), entry.source, notes
-        calls.append(
-            conversations.Logged(call, session or told.session, told.agent, told.helper, told.retry)
-        )
-    made = []
-    for group in conversations.sessions(calls, parts[0].notes if parts else None):
-        if 2 * sum(bool(call.prompt) for call in group) < len(group):
-            for call in group:
-                call.prompt = call.ends = ()
-            if any(call.cached for call in group):  # else they may have nothing in common
-                continue_by_counts(group)
-        name, source, notes = origins[group[0]]
-        made.append(Draft(name or source, source, group, dated=True, notes=notes))
-    return made
+def drafts(parts: Sequence[conversations.Part], reading: Reading) -> list[Draft]:
+    """The sessions of all files."""
+    return conversations.drafts(parts, reading)
 
 
 def _entry(
     row: Mapping[str, Any], source: str, line: int, reading: Reading, notes: Notes
-) -> _Entry | None:
+) -> conversations.Entry | None:
     metadata = _object(row.get("metadata"))
     if reason := _no_call(row, metadata):
         notes.add(reason, line)
@@ -130,7 +74,7 @@ def _entry(
         notes.add("calls with more cached tokens than input, added to it", line)
     names = (row.get("session_id"), row.get("trace_id"), metadata.get("session_id"))
     name = string(row.get("request_id")) or string(row.get("id"))
-    return _Entry(
+    return conversations.Entry(
         exchange=replace(
             told,
             isl=isl,
@@ -140,9 +84,9 @@ def _entry(
         ),
         start_s=start_s,
         end_s=unix_s(row.get("endTime")),
-        request=reading.named(name) if name else None,
-        names=tuple(filter(None, map(string, names))),
         source=source,
+        key=reading.named(name) if name else None,
+        names=tuple(filter(None, map(string, names))),
     )
 
 

@@ -57,7 +57,7 @@ def recognises(record: object) -> bool:
 def read(
     records: Iterable[tuple[int, Any]], path: PurePath, reading: Reading, notes: Notes
 ) -> Part:
-    """What is kept of one part.
+    """What is kept of one file.
 
     Raises:
         TraceError: the file's calls hold texts and no token counts, and no length of a token is
