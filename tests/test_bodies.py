@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
 
-from agentreplay.trace.formats import bodies
-from agentreplay.trace.formats.bodies import Exchange, Logged
+from agentreplay.trace.formats import bodies, conversations
+from agentreplay.trace.formats.bodies import Exchange
+from agentreplay.trace.formats.conversations import Logged
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import Reading
 from agentreplay.wire.http1 import ResponseReader
@@ -618,7 +619,7 @@ def response(id_: str, isl: int, previous: str | None = None, **fields: object) 
 def test_a_hidden_history_is_put_before(order: tuple[int, ...]) -> None:
     """Each call of a chain by `previous_response_id` continues the one before, in one session."""
     chain = [response("a", 100), response("b", 150, "a"), response("c", 220, "b")]
-    found = bodies.histories([chain[i] for i in order], READING)
+    found = conversations.histories([chain[i] for i in order], READING)
     a, b, c = (found[order.index(i)] for i in range(3))
     assert (len(a.names), len(b.names), len(c.names)) == (2, 3, 4)
     assert list(c.names[:3]) == list(b.names)
@@ -628,7 +629,9 @@ def test_a_hidden_history_is_put_before(order: tuple[int, ...]) -> None:
 
 def test_a_history_under_other_instructions_is_not_shared() -> None:
     """They are in front of it; the session is the same."""
-    a, b = bodies.histories([response("a", 9), response("b", 9, "a", instructions="t")], READING)
+    a, b = conversations.histories(
+        [response("a", 9), response("b", 9, "a", instructions="t")], READING
+    )
     assert a.session == b.session
     assert not set(a.names) & set(b.names)
 
@@ -636,13 +639,13 @@ def test_a_history_under_other_instructions_is_not_shared() -> None:
 def test_a_history_that_is_not_there_leaves_what_is() -> None:
     """Answers that point in a circle, or nowhere, have their own pieces."""
     told = [response("a", 9, "b"), response("b", 9, "a"), response("c", 9, "lost")]
-    assert len(bodies.histories(told, READING)) == 3
+    assert len(conversations.histories(told, READING)) == 3
 
 
 def test_long_histories_are_followed() -> None:
     """A chain may be longer than Python's stack, in any order."""
     chain = [response(str(i), 9, str(i - 1)) for i in range(1500)]
-    assert len(bodies.histories(chain[::-1], READING)[0].names) == 1 + 1500
+    assert len(conversations.histories(chain[::-1], READING)[0].names) == 1 + 1500
 
 
 # --- Sessions -------------------------------------------------------------------------------------
@@ -664,12 +667,12 @@ def logged(
 
 def starts(*calls: Logged) -> list[list[float | None]]:
     """The starts of the calls of each session."""
-    return [[call.start_s for call in group] for group in bodies.sessions(calls)]
+    return [[call.start_s for call in group] for group in conversations.sessions(calls)]
 
 
 def agents(*calls: Logged) -> list[str]:
     """The labels of the calls of one session."""
-    (group,) = bodies.sessions(calls)
+    (group,) = conversations.sessions(calls)
     return [call.agent for call in group]
 
 
@@ -726,7 +729,9 @@ def test_a_call_that_was_made_again_counts_once(wait_s: float, kept: list[float]
     """The same request within a minute, that says so, replaces the one before."""
     notes = Notes()
     again = logged(wait_s + 10, "a", retry=True, session="S")
-    groups = bodies.sessions([logged(0 if wait_s > 60 else 9, "a", session="S"), again], notes)
+    groups = conversations.sessions(
+        [logged(0 if wait_s > 60 else 9, "a", session="S"), again], notes
+    )
     assert [call.start_s for group in groups for call in group] == kept
     assert sum(notes.values()) == 2 - len(kept)
 
@@ -797,7 +802,7 @@ def test_any_body_is_taken(request: Row, answer: Row, usage: Row, chars: float |
         told = bodies.exchange(request, response_, {"x-stainless-retry-count": "x"}, reading)
         if told is None:
             continue
-        (told,) = bodies.histories([told], reading)
+        (told,) = conversations.histories([told], reading)
         call = bodies.recorded(told, 0.0, 1.0, reading)
         if call is not None:
             assert call.isl >= 1
@@ -806,7 +811,7 @@ def test_any_body_is_taken(request: Row, answer: Row, usage: Row, chars: float |
             assert list(call.ends) == sorted(call.ends)
             assert not call.ends or call.ends[-1] == call.isl
             assert 0 <= call.system <= call.isl
-            bodies.sessions([Logged(call, told.session, told.agent)])
+            conversations.sessions([Logged(call, told.session, told.agent)])
 
 
 @settings(deadline=None, max_examples=200)

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from agentreplay.errors import TraceError
 from agentreplay.trace.formats import native
 from agentreplay.trace.model import Call, Notes, Session
-from agentreplay.trace.recorded import BLOCK_TOKENS, Draft, Reading, Recorded, session
+from agentreplay.trace.recorded import (
+    BLOCK_TOKENS,
+    Draft,
+    Reading,
+    Recorded,
+    continue_by_counts,
+    session,
+    total_input,
+)
 from agentreplay.trace.structure import FALLBACK_TOKENS_S
 
 SIZE = 4
@@ -593,3 +601,72 @@ def test_delays_come_out_as_gaps(calls: list[Recorded]) -> None:
 def replace_agent(call: Recorded) -> Recorded:
     """The same call by the main agent."""
     return replace(call, agent="")
+
+
+# --- Counts ---------------------------------------------------------------------------------------
+
+
+def counted(*calls: Recorded) -> list[tuple[int | None, int]]:
+    """Parent and shared tokens of each call, from its counts."""
+    continue_by_counts(calls)
+    return relations(*calls, size=1)
+
+
+def test_a_prompt_that_grew_continues_its_agents_last_one() -> None:
+    """Whatever was cached: a cache that forgot is no other prompt."""
+    assert counted(rec(0, 1, isl=100), rec(2, 3, isl=100), rec(4, 5, isl=200, cached=64)) == [
+        (None, 0),
+        (0, 100),
+        (1, 100),
+    ]
+
+
+def test_a_prompt_that_shrank_shares_what_was_cached() -> None:
+    """Nothing else is known of it."""
+    assert counted(rec(0, 1, isl=100), rec(2, 3, isl=50, cached=30), rec(4, 5, isl=40)) == [
+        (None, 0),
+        (0, 30),
+        (None, 0),
+    ]
+
+
+def test_another_model_shares_what_was_cached() -> None:
+    """With the longest prompt of its own, or else with the last one."""
+    calls = [
+        rec(0, 1, isl=100, model="m"),
+        rec(2, 3, isl=200, model="n", cached=20),
+        rec(4, 5, isl=300, model="m", cached=90),
+        rec(6, 7, isl=400, model="o"),
+    ]
+    assert counted(*calls) == [(None, 0), (0, 20), (0, 90), (None, 0)]
+
+
+def test_agents_continue_their_own_prompts() -> None:
+    """An agent's first prompt, and a helper's, share what was cached."""
+    calls = [
+        rec(0, 1, isl=100),
+        rec(2, 3, isl=150, agent="agent 1"),
+        rec(4, 5, isl=200, agent="helper 1", cached=60),
+        rec(6, 7, isl=210, agent="helper 1"),
+        rec(8, 9, isl=150),
+        rec(10, 11, isl=160, agent="agent 1"),
+    ]
+    assert counted(*calls) == [(None, 0), (None, 0), (1, 60), (None, 0), (0, 100), (1, 150)]
+
+
+def test_a_prompt_continues_one_that_was_answered() -> None:
+    """Not one that was in flight."""
+    assert counted(rec(0, 1, isl=100), rec(2, 9, isl=110), rec(3, 9, isl=120)) == [
+        (None, 0),
+        (0, 100),
+        (0, 100),
+    ]
+
+
+def test_more_cached_than_input_is_beside_it() -> None:
+    """It is added, with what was written to the cache, and noted."""
+    notes = Notes()
+    assert total_input(100, None, notes, "x") == total_input(100, 100, notes, "x") == 100
+    assert notes == {}
+    assert total_input(10, 100, notes, "x", 3, written=5) == 115
+    assert (notes, notes.lines) == ({"x": 1}, {"x": [3]})

@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, islice
-from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, overload
-
-import orjson
+from typing import Any, overload
 
 from agentreplay.errors import TraceError
 from agentreplay.trace import hub, recorded
 from agentreplay.trace.choice import Choice, Head
-from agentreplay.trace.files import DAMAGED, SUFFIXES, File, found
+from agentreplay.trace.files import SUFFIXES, File, found
 from agentreplay.trace.formats import (
     arrivals,
     claude_code,
@@ -50,7 +45,15 @@ from agentreplay.trace.formats import (
 )
 from agentreplay.trace.model import Notes, Session
 from agentreplay.trace.recorded import Draft, Reading
-from agentreplay.trace.tables import PARQUET, SQLITE, csv_rows, parquet_rows, sqlite_rows
+from agentreplay.trace.records import (
+    HEAD_BYTES,
+    PROBED_RECORDS,
+    Records,
+    lines,
+    records,
+    refuse_faults,
+    value_at,
+)
 
 SESSIONS = {"native": native, "weka": weka}
 """Formats in which a record is a session: modules with `recognises` and `session`."""
@@ -77,20 +80,11 @@ LOGS: dict[str, Any] = {
 FORMATS: dict[str, Any] = SESSIONS | LOGS
 """What can be read, by name."""
 
-_HEAD_BYTES = 4096
-_PROBED_RECORDS = 50
-_AHEAD_BYTES = 1 << 16  # twice as fast as the usual size where all lines of a file are read
 _LINES = frozenset((".jsonl", ".ndjson"))
 _SESSION_IN_HEAD = re.compile(
     rb'"(?:(?:block_size|agentreplay)"\s*:\s*\d|hash_id_scope"\s*:\s*"|requests"\s*:\s*\[)'
 )
-_TNETSTRING = re.compile(rb"\d+:")
-_BROKEN = "lines of broken JSON, left out"
-_CUT = "packed files that are cut or damaged, read up to there"
-_REST = "ends of files that are no JSON, left out"
 _UNKNOWN = f"no known trace format (known: {', '.join(FORMATS)})"
-
-Records = Iterator[tuple[int, Any]]
 
 
 class _UndecidedError(TraceError):
@@ -184,7 +178,11 @@ class TraceSet(Sequence[Session]):
                 if place.draft is not None:
                     session, notes = self._put_together(place.draft)
                 else:
-                    form, session, notes = _session(_decoded(place), place.source, self._form)
+                    form, session, notes = _session(
+                        value_at(place.file, place.source, place.offset, place.length),
+                        place.source,
+                        self._form,
+                    )
                     self.formats[str(place.file.path)] = form
         except TraceError as error:
             self._skip(place.source, error)
@@ -305,26 +303,26 @@ class TraceSet(Sequence[Session]):
             self._places.append(_Place(file))
             return
         notes = self._noted(file)
-        records, by_lines = _records(file, notes)
+        found, by_lines = records(file, notes)
         probed: list[tuple[int, Any]] = []
-        form = self._form or _format_of(file, records, probed)
+        form = self._form or _format_of(file, found, probed)
         self.formats[str(file.path)] = form
-        records = chain(probed, records)
+        found = chain(probed, found)
         if form in LOGS:
-            part = LOGS[form].read(records, file.path, self._reading, notes)
+            part = LOGS[form].read(found, file.path, self._reading, notes)
             parts.setdefault(form, []).append(part)
         elif by_lines and file.is_plain():
             notes.clear()  # they come again when the lines are read
-            places = list(_lines(file))
+            places = [_Place(file, offset, length, n) for n, offset, length in lines(file)]
             self._places += places if len(places) > 1 else [_Place(file)]
         else:
-            self._keep(file, records, notes)
+            self._keep(file, found, notes)
         if self.strict:
-            _refuse_faults(file, notes)
+            refuse_faults(file, notes)
 
-    def _keep(self, file: File, records: Records, notes: Notes) -> None:
+    def _keep(self, file: File, found: Records, notes: Notes) -> None:
         """Read the sessions of a file that can't be cut, or not be read from the middle."""
-        for number, value in records:
+        for number, value in found:
             place = _Place(file, number=number)
             try:
                 _, session, noted = _session(value, place.source, self._form)
@@ -443,7 +441,7 @@ def _is_one_session(file: File) -> bool:
     if file.path.suffix in _LINES or not file.is_plain():
         return False
     with file.open() as stream:
-        head = stream.read(_HEAD_BYTES)
+        head = stream.read(HEAD_BYTES)
     return (
         head.lstrip()[:1] == b"{"
         and b"\n" not in head.rstrip()
@@ -451,11 +449,23 @@ def _is_one_session(file: File) -> bool:
     )
 
 
-def _format_of(file: File, records: Records, probed: list[tuple[int, Any]]) -> str:
+@contextmanager
+def _no_cycles() -> Iterator[None]:
+    """Make many objects without a search for cycles among them every now and then."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _format_of(file: File, found: Records, probed: list[tuple[int, Any]]) -> str:
     """The format of a file's first records, which move to *probed*."""
     claims: set[str] = set()
     claimed: Callable[[object], bool] | None = None
-    for record in islice(records, _PROBED_RECORDS):
+    for record in islice(found, PROBED_RECORDS):
         probed.append(record)
         if claimed is not None and claimed(record[1]):
             continue  # by the format of the one before it, and a record is of one only
@@ -474,209 +484,6 @@ def _format_of(file: File, records: Records, probed: list[tuple[int, Any]]) -> s
         if known := unsupported.name(value):
             raise TraceError(f"{file.path}: {known}: known, but not read")
     raise TraceError(f"{file.path}: {_UNKNOWN}")
-
-
-def _refuse_faults(file: File, notes: Notes) -> None:
-    if notes[_BROKEN]:
-        raise TraceError(f"{file.path}:{notes.lines[_BROKEN][0]}: broken JSON")
-    for fault in (_CUT, _REST):
-        if notes[fault]:
-            raise TraceError(f"{file.path}: {fault.partition(',')[0]}")
-
-
-@contextmanager
-def _no_cycles() -> Iterator[None]:
-    """Make many objects without a search for cycles among them every now and then."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _records(file: File, notes: Notes) -> tuple[Records, bool]:
-    """The decoded records of a file with their numbers; whether they are JSON on lines."""
-    head = b""
-    try:
-        with file.open() as stream:
-            head = stream.read(_HEAD_BYTES)
-    except DAMAGED as error:
-        if not head:
-            raise TraceError(f"{file.path}: broken packing: {error}") from None
-    if head.startswith(PARQUET):
-        return _opened(file, notes, partial(parquet_rows, file.path)), False
-    if head.startswith(SQLITE):
-        if file.on_disk is None or not file.is_plain():
-            raise TraceError(f"{file.path}: a database can only be read as a file of its own")
-        return sqlite_rows(file.on_disk), False
-    if _TNETSTRING.match(head):
-        return _opened(file, notes, lambda stream: mitmproxy.flows(stream.read())), False
-    if not head.strip():
-        raise TraceError(f"{file.path}: the file is empty")
-    objects = (isinstance(_parsed(line), dict) for line in _first_lines(file))
-    if next(objects, False):
-        return _by_lines(file, notes), True
-    if head.lstrip()[:1] in (b"{", b"["):
-        document = _document(file, notes)
-        if document is not None:
-            return document, False
-    if any(objects):
-        return _by_lines(file, notes), True
-    first = head.partition(b"\n")[0]
-    if (
-        head.lstrip()[:1] not in (b"{", b"[")
-        and b"," in first
-        and first.isascii()
-        and first.strip().decode().isprintable()
-    ):
-        return _opened(file, notes, csv_rows), False
-    raise TraceError(f"{file.path}: {_why_broken(file)}")
-
-
-def _opened(file: File, notes: Notes, read: Callable[[BinaryIO], Records]) -> Records:
-    try:
-        with file.open() as stream:
-            yield from read(stream)
-    except DAMAGED:
-        notes.add(_CUT)
-
-
-def _first_lines(file: File) -> Iterator[bytes]:
-    try:
-        with file.open() as stream:
-            yield from islice((line for line in stream if not line.isspace()), _PROBED_RECORDS)
-    except DAMAGED:
-        pass  # told when it is read
-
-
-def _by_lines(file: File, notes: Notes) -> Records:
-    loads = orjson.loads
-    try:
-        with file.open(_AHEAD_BYTES) as stream:
-            for number, line in enumerate(stream, 1):
-                try:
-                    yield number, loads(line)
-                except orjson.JSONDecodeError:
-                    value = _leniently(line)
-                    if value is not None:
-                        yield number, value
-                    elif not line.isspace():
-                        notes.add(_BROKEN, number)
-    except DAMAGED:
-        notes.add(_CUT)
-
-
-def _document(file: File, notes: Notes) -> Records | None:
-    """The records of a file that is one JSON document, or several one after the other."""
-    data = b""
-    try:
-        with file.open() as stream:
-            data = stream.read()
-    except DAMAGED:
-        notes.add(_CUT)
-    value = _parsed(data)
-    if isinstance(value, list):
-        return enumerate(value, 1)
-    if value is not None:
-        return iter([(1, value)])
-    values, rest = _concatenated(data.decode("utf-8", "replace"))
-    if not values:
-        notes.clear()
-        return None
-    if rest:
-        notes.add(_REST)
-    return enumerate(values, 1)
-
-
-def _concatenated(text: str) -> tuple[list[Any], str]:
-    """JSON values with nothing but space between them, as pretty-printed logs, and the rest."""
-    decoder = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
-    values: list[Any] = []
-    at = 0
-    while True:
-        at = next((i for i in range(at, len(text)) if not text[i].isspace()), len(text))
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            return values, text[at:]
-        values.append(_cleaned(value))
-
-
-def _lines(file: File) -> Iterator[_Place]:
-    """The non-blank lines of a plain file."""
-    with file.open(_AHEAD_BYTES) as stream:
-        offset = stream.tell()  # behind a byte-order mark
-        for number, line in enumerate(stream, 1):
-            if line.strip():
-                yield _Place(file, offset, len(line), number)
-            offset += len(line)
-
-
-def _decoded(place: _Place) -> Any:
-    try:
-        if place.length is None:
-            with place.file.open() as stream:
-                data = stream.read()
-        else:
-            data = place.file.span(place.offset, place.length)
-    except OSError as error:
-        raise TraceError(f"{place.source}: {error.strerror}") from None
-    value = _parsed(data)
-    if value is None:
-        raise TraceError(f"{place.source}: {_why_no_json(data)}")
-    return value
-
-
-def _parsed(data: bytes) -> Any:
-    """The value of JSON as programs write it; None where it is none."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return _leniently(data)
-
-
-def _leniently(data: bytes) -> Any:
-    """The same for what orjson refuses and others write, with replacements.
-
-    That is: lone surrogates, NaN, bytes that are no UTF-8, depth.
-    """
-    try:
-        text = data.decode("utf-8", "replace")
-        return _cleaned(json.loads(text, parse_constant=lambda _: None, parse_float=_finite))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _finite(text: str) -> float | None:
-    number = float(text)
-    return number if isfinite(number) else None
-
-
-def _cleaned(value: Any) -> Any:
-    """A value as orjson gives it, without lone surrogates."""
-    return orjson.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-
-
-def _why_broken(file: File) -> str:
-    data = b""
-    try:
-        with file.open() as stream:
-            data = stream.read()
-    except DAMAGED as error:
-        return f"broken packing: {error}"
-    if data.lstrip()[:1] not in (b"{", b"["):
-        return "it is no JSON"
-    return _why_no_json(data)
-
-
-def _why_no_json(data: bytes) -> str:
-    try:
-        orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        return f"broken JSON: {error}"
-    return "it holds no object"
 
 
 def _session(value: Any, source: str, form: str | None) -> tuple[str, Session, Notes]:

@@ -7,13 +7,14 @@ that into `Recorded`, in numbers only, groups the calls into a `Draft`, and `ses
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from agentreplay.errors import TraceError
 from agentreplay.trace.model import Call, Notes, Session
 from agentreplay.trace.structure import (
+    ROUNDING_S,
     link,
     median_tokens_s,
     shared_prefixes,
@@ -45,6 +46,10 @@ class Reading:
         """A number that stands for *text* after everything that *before* stands for."""
         named = blake2b(text, digest_size=8, key=self.key, salt=before.to_bytes(8, "little"))
         return int.from_bytes(named.digest()) >> 1
+
+    def named(self, text: str) -> int:
+        """A number that stands for a text of any characters, as a recorded id."""
+        return self.name(text.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +117,53 @@ class Draft:
     def start_s(self) -> float | None:
         """The earliest recorded start, on the log's clock."""
         return min((call.start_s for call in self.calls if call.start_s is not None), default=None)
+
+
+def total_input(
+    isl: int, cached: int | None, notes: Notes, what: str, line: int | None = None, written: int = 0
+) -> int:
+    """The input with its cached tokens.
+
+    More of them than input are beside it, as the Messages API counts: they are added, and so are
+    those *written* to the cache, and *what* is noted.
+    """
+    if cached is None or cached <= isl:
+        return isl
+    notes.add(what, line)
+    return isl + cached + written
+
+
+def had_ended(before: Recorded, call: Recorded) -> bool:
+    """Whether a call began after another's end, or its start where no end is recorded."""
+    end_s = before.start_s if before.end_s is None else before.end_s
+    return end_s is None or call.start_s is None or end_s <= call.start_s + ROUNDING_S
+
+
+def continue_by_counts(calls: Iterable[Recorded]) -> None:
+    """Find what prompts share where a log has only counts, and set `parent` and `shared`.
+
+    A prompt at least as long as its agent's last one before, of the same model, continues all of
+    it, whatever was cached: a cache that forgot is no other prompt. Of any other prompt, and of
+    helpers' prompts, which don't grow, that is shared which was read from the cache.
+
+    Args:
+        calls: The calls of a session with their agents, in order of their starts.
+    """
+    agents: dict[str, list[Recorded]] = {}
+    longest: dict[str | None, Recorded] = {}
+    for call in calls:
+        own = agents.setdefault(call.agent, [])
+        before = next((each for each in reversed(own[-16:]) if had_ended(each, call)), None)
+        same = before if before is not None and before.model == call.model else None
+        if same is not None and same.isl <= call.isl and not call.agent.startswith("helper"):
+            call.parent, call.shared = same, same.isl
+        elif call.cached:
+            call.parent = same or longest.get(call.model) or before
+            call.shared = call.cached
+        own.append(call)
+        most = longest.setdefault(call.model, call)
+        if most.isl <= call.isl:
+            longest[call.model] = call
 
 
 def session(draft: Draft, gap_s: float | None = None) -> tuple[Session, Notes]:

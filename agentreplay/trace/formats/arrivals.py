@@ -14,10 +14,10 @@ from pathlib import PurePath
 from typing import Any
 
 from agentreplay.errors import TraceError
+from agentreplay.trace.fields import count, number, string, unix_s
 from agentreplay.trace.formats.mooncake import block_ids, block_size, note_shared
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import BLOCK_TOKENS, Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, number, unix_s
 
 BAILIAN_BLOCK = 16
 """Tokens a block of Bailian's, unless the numbers of ids say otherwise."""
@@ -103,8 +103,8 @@ def _bailian(record: Mapping[str, Any]) -> _Row | None:
 def _burstgpt(record: Mapping[str, Any]) -> _Row | None:
     row = _row(number(_first(record, "Timestamp")), record, "Request tokens", "Response tokens")
     if row is not None and row.call.start_s is not None:
-        model, elapsed_s = record.get("Model"), number(record.get("Elapsed time"))
-        row.call.model = model if isinstance(model, str) and model else None
+        row.call.model = string(record.get("Model"))
+        elapsed_s = number(record.get("Elapsed time"))
         if elapsed_s is not None and elapsed_s > 0:
             row.call.end_s = row.call.start_s + elapsed_s
     return row

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
+from agentreplay.trace.fields import count, number, unix_s
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, number, unix_s
 from agentreplay.trace.structure import median_tokens_s
 
 _RECORDS = frozenset(

@@ -15,9 +15,9 @@ from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from agentreplay.errors import TraceError
+from agentreplay.trace.fields import count, unix_s
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, unix_s
 
 LATE_S = 1.0
 """A token count that comes later than this after the model's last line says no more when the

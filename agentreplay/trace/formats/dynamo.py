@@ -13,9 +13,16 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from agentreplay.trace.fields import count, identity, inside, number, string
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import BLOCK_TOKENS, Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, number
+from agentreplay.trace.recorded import (
+    BLOCK_TOKENS,
+    Draft,
+    Reading,
+    Recorded,
+    continue_by_counts,
+    total_input,
+)
 
 SCHEMAS = ("dynamo.request.trace", "dynamo.agent.trace")
 
@@ -112,7 +119,7 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
         size = _one_block_size(requests, part.notes)
         _label(requests, top)
         if not any(request.call.prompt for request in requests):
-            _relate_by_counts(requests)
+            continue_by_counts(request.call for request in requests)
         made.append(
             Draft(
                 top[1] if top[0] is None else top[0],
@@ -140,8 +147,7 @@ def _request(
     event: Mapping[str, Any], line: int, path: PurePath, names: _Names, notes: Notes
 ) -> _Request | None:
     """The request that an event is the end of; None, and a note, where it can't be a call."""
-    request = _object(event.get("request"))
-    replay = _object(request.get("replay"))
+    request, replay = inside(event, "request"), inside(event, "request", "replay")
     recorded = count(replay.get("input_length"))
     isl, osl = count(request.get("input_tokens")), count(request.get("output_tokens"))
     isl = isl or recorded
@@ -163,16 +169,15 @@ def _request(
     if not osl:
         notes.add("calls without output, sent with one token", line)
     cached = count(request.get("cached_tokens"))
-    if cached is not None and cached > isl:
-        notes.add("requests with more cached than input tokens, added up", line)
-        isl += cached
-    model = request.get("model")
+    isl = total_input(
+        isl, cached, notes, "requests with more cached than input tokens, added up", line
+    )
     call = Recorded(
         start_ms / 1000,
         None if ended_ms is None else ended_ms / 1000,
         isl,
         osl,
-        model=model if isinstance(model, str) and model else None,
+        model=string(request.get("model")),
         cached=cached,
     )
     chain, parent = _whose(event)
@@ -182,30 +187,19 @@ def _request(
         chain = (None, f"{path}:{line}")
     elif size:
         call.prompt = _blocks(replay, recorded or isl, size, names, line, notes)
-    return _Request(line, call, chain, parent, _id(request.get("request_id")), size)
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _id(value: object) -> str | None:
-    """An id as text; None where there is none."""
-    if isinstance(value, str):
-        return value or None
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    return _Request(line, call, chain, parent, identity(request.get("request_id")), size)
 
 
 def _whose(event: Mapping[str, Any]) -> tuple[_Chain | None, _Chain | None]:
     """The chain of an event, and its parent's, by the names that the releases gave them."""
     context = event.get("agent_context")
     get = (context if isinstance(context, dict) else event).get
-    group = _id(get("workflow_id"))
-    session, parent = _id(get("session_id")), _id(get("parent_session_id"))
-    if (own := _id(get("trajectory_id"))) is not None:
-        group, parent = group or session, _id(get("parent_trajectory_id"))
-    elif (own := _id(get("program_id"))) is not None:
-        parent = _id(get("parent_program_id"))
+    group = identity(get("workflow_id"))
+    session, parent = identity(get("session_id")), identity(get("parent_session_id"))
+    if (own := identity(get("trajectory_id"))) is not None:
+        group, parent = group or session, identity(get("parent_trajectory_id"))
+    elif (own := identity(get("program_id"))) is not None:
+        parent = identity(get("parent_program_id"))
     else:
         own = session
     if own is None:
@@ -281,15 +275,3 @@ def _label(requests: Sequence[_Request], top: _Chain) -> None:
     labels = {main: ""}
     for request in requests:
         request.call.agent = labels.setdefault(request.chain, f"agent {len(labels)}")
-
-
-def _relate_by_counts(requests: Sequence[_Request]) -> None:
-    """Without hashes: a prompt that has not shrunk continues the one before of its agent."""
-    last: dict[_Chain, Recorded] = {}
-    for request in requests:
-        call, before = request.call, last.get(request.chain)
-        if before is not None:
-            grown = call.isl >= before.isl and call.model == before.model
-            call.parent = before
-            call.shared = before.isl if grown else min(call.cached or 0, before.isl)
-        last[request.chain] = call

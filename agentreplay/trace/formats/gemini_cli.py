@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from agentreplay.trace.fields import count, objects, string, unix_s
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, unix_s
+from agentreplay.trace.recorded import Draft, Reading, Recorded, continue_by_counts, total_input
 
 CONTROLS = ("$set", "$rewindTo")
 """Fields of lines that change what stands before them."""
@@ -137,8 +137,8 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
 
 def _chat(record: Mapping[str, Any], path: PurePath, line: int, notes: Notes) -> _Chat:
     return _Chat(
-        id=_text(record, "sessionId"),
-        project=_text(record, "projectHash"),
+        id=string(record.get("sessionId")),
+        project=string(record.get("projectHash")),
         subagent=record.get("kind") == "subagent",
         folder=path.parent.name,
         path=path,
@@ -155,21 +155,16 @@ def _add(chat: _Chat, records: object, line: int) -> None:
         if not isinstance(kind, str):
             chat.notes.add("messages without a type, left out", line)
             continue
-        tools = record.get("toolCalls")
-        times = [
-            time_s
-            for tool in (tools if isinstance(tools, list) else ())
-            if isinstance(tool, dict) and (time_s := unix_s(tool.get("timestamp"))) is not None
-        ]
+        times = (unix_s(tool.get("timestamp")) for tool in objects(record.get("toolCalls")))
         message = _Message(
             type=kind,
             time_s=unix_s(record.get("timestamp")),
-            tools_s=max(times, default=None),
+            tools_s=max((each for each in times if each is not None), default=None),
             lengths=_lengths(record.get("tokens"), chat.notes, line) if kind == "gemini" else None,
-            model=_text(record, "model"),
+            model=string(record.get("model")),
             line=line,
         )
-        chat.add({_text(record, "id") or f"{chat.path}:{line} {len(chat.messages)}": message})
+        chat.add({string(record.get("id")) or f"{chat.path}:{line} {len(chat.messages)}": message})
 
 
 def _lengths(tokens: object, notes: Notes, line: int) -> _Lengths | None:
@@ -184,18 +179,15 @@ def _lengths(tokens: object, notes: Notes, line: int) -> _Lengths | None:
     if total is None or total >= isl + osl + tool:
         isl += tool
     cached = count(tokens.get("cached"))
-    if cached is not None and cached > isl:
-        notes.add("answers with more cached than input tokens, both added", line)
-        isl += cached
-    return isl, osl, cached
+    what = "answers with more cached than input tokens, both added"
+    return total_input(isl, cached, notes, what, line), osl, cached
 
 
 def _fill(chat: _Chat) -> None:
-    """Make the calls: an answer began when the input before it came, and continues the last one."""
+    """Make the calls: an answer began when the input before it came."""
     notes = chat.notes
     input_s = chat.start_s
     chat.calls = []
-    before: Recorded | None = None
     for message in chat.messages.values():
         time_s = message.time_s
         if message.type == "user" and time_s is not None:
@@ -219,17 +211,7 @@ def _fill(chat: _Chat) -> None:
             if input_s is None or input_s > time_s:
                 notes.add("answers without an input before them, duration estimated", message.line)
                 call.end_s = None
-            if before is not None:
-                # A cache that forgot is no other prompt: one that grew continues the one before.
-                grown = call.isl >= before.isl and call.model == before.model
-                call.shared = before.isl if grown else min(call.cached or 0, before.isl)
-                call.parent = before if call.shared else None
             chat.calls.append(call)
-            before = call
         if time_s is not None:
             input_s = max(time_s, message.tools_s or time_s)
-
-
-def _text(record: Mapping[str, Any], name: str) -> str | None:
-    value = record.get(name)
-    return value if isinstance(value, str) and value else None
+    continue_by_counts(chat.calls)

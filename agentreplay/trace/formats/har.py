@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-import orjson
-
-from agentreplay.trace.formats import bodies
+from agentreplay.trace.fields import count, inside, number, objects, unix_s
+from agentreplay.trace.formats import bodies, conversations
+from agentreplay.trace.lenient import parsed
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import Draft, Reading
-from agentreplay.trace.stamps import count, number, unix_s
 
 
 def recognises(record: object) -> bool:
@@ -29,13 +28,13 @@ def recognises(record: object) -> bool:
 
 def read(
     records: Iterable[tuple[int, Any]], path: PurePath, reading: Reading, notes: Notes
-) -> bodies.Part:
+) -> conversations.Part:
     """The LLM calls of a file; entries are counted through the file, from 1.
 
     Raises:
         TraceError: no call has lengths, and the user gives none for characters.
     """
-    entries: list[bodies.Entry] = []
+    entries: list[conversations.Entry] = []
     place = 0
     for line, record in records:
         if not recognises(record):
@@ -46,51 +45,43 @@ def read(
             entry = _entry(row if isinstance(row, dict) else {}, (path, place), reading, notes)
             if entry is not None:
                 entries.append(entry)
-    return bodies.part(entries, path, "a HAR", reading, notes)
+    return conversations.part(entries, path, "a HAR", reading, notes)
 
 
-def drafts(parts: Sequence[bodies.Part], reading: Reading) -> list[Draft]:
+def drafts(parts: Sequence[conversations.Part], reading: Reading) -> list[Draft]:
     """The sessions of all files of this format in the input set."""
-    return bodies.drafts(parts, reading)
+    return conversations.drafts(parts, reading)
 
 
 def _entry(
     row: Mapping[str, Any], place: tuple[PurePath, int], reading: Reading, notes: Notes
-) -> bodies.Entry | None:
-    request = _object(row, "request")
+) -> conversations.Entry | None:
+    request = inside(row, "request")
     url = request.get("url")
     if request.get("method") != "POST" or not isinstance(url, str) or not bodies.is_llm_path(url):
         notes.add("requests that are no LLM calls, left out")
         return None
-    response, headers = _object(row, "response"), _headers(request)
+    response, headers = inside(row, "response"), _headers(request)
     told = bodies.exchange(
-        _body(_object(request, "postData"), headers, notes),
-        _body(_object(response, "content"), _headers(response), notes),
+        _body(inside(request, "postData"), headers, notes),
+        _body(inside(response, "content"), _headers(response), notes),
         headers,
         reading,
     )
     started_s, took_ms = unix_s(row.get("startedDateTime")), number(row.get("time"))
     start_s = end_s = None
     if started_s is not None:
-        blocked_ms = number(_object(row, "timings").get("blocked")) or 0.0
+        blocked_ms = number(inside(row, "timings").get("blocked")) or 0.0
         start_s = started_s + max(0.0, blocked_ms) / 1e3
         if took_ms is not None and took_ms >= 0:
             end_s = started_s + took_ms / 1e3
-    return bodies.entry(told, count(response.get("status")), start_s, end_s, place, notes)
-
-
-def _object(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = holder.get(name)
-    return value if isinstance(value, dict) else {}
+    return conversations.entry(told, count(response.get("status")), start_s, end_s, place, notes)
 
 
 def _headers(message: Mapping[str, Any]) -> dict[str, str]:
     """The headers that are looked at; all others may be secrets."""
-    listed = message.get("headers")
     found: dict[str, str] = {}
-    for header in listed if isinstance(listed, list) else ():
-        if not isinstance(header, dict):
-            continue
+    for header in objects(message.get("headers")):
         name, value = header.get("name"), header.get("value")
         if isinstance(name, str) and isinstance(value, str) and name.lower() in bodies.HEADERS:
             found[name.lower()] = value
@@ -108,10 +99,7 @@ def _body(holder: Mapping[str, Any], headers: Mapping[str, str], notes: Notes) -
         return None
     chunks: list[Any] = [text]
     if text.startswith('["'):
-        try:
-            chunks = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return None
+        chunks = parsed(text) or []
     elif holder.get("encoding") != "base64":
         found = bodies.decoded(text)
         if found is not None:

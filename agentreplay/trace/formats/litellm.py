@@ -5,19 +5,16 @@ Both have a call's stamps and token counts; prompts only where they were stored.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-import orjson
-
-from agentreplay.trace.formats import bodies
-from agentreplay.trace.formats.otel import continue_by_counts
+from agentreplay.trace.fields import count, inside, string, unix_s
+from agentreplay.trace.formats import bodies, conversations
+from agentreplay.trace.lenient import unwrapped
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, unix_s
+from agentreplay.trace.recorded import Draft, Reading
 
 _ASYNC_CALLS = frozenset(
     "completion text_completion responses generate_content generate_content_stream "
@@ -26,27 +23,6 @@ _ASYNC_CALLS = frozenset(
 _CALLS = _ASYNC_CALLS | {"anthropic_messages", "pass_through_endpoint"}
 _HEALTH_CHECK = "litellm-internal-health-check"
 _REDACTED = "redacted-by-litellm"
-_NO_BODY = bodies.Exchange(None, None, None, None, None, None, (), (), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A call: `request` is the keyed name of its id, `names` are those of its session."""
-
-    exchange: bodies.Exchange
-    start_s: float
-    end_s: float | None
-    request: int | None
-    names: tuple[str, ...]
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is kept of one file."""
-
-    entries: Sequence[_Entry]
-    notes: Notes
 
 
 def recognises(record: object) -> bool:
@@ -56,7 +32,7 @@ def recognises(record: object) -> bool:
 
 def read(
     records: Iterable[tuple[int, Any]], path: PurePath, reading: Reading, notes: Notes
-) -> Part:
+) -> conversations.Part:
     """What is kept of one file."""
     entries = []
     for line, row in records:
@@ -66,51 +42,17 @@ def read(
         entry = _entry(row, f"{path}:{line}", line, reading, notes)
         if entry is not None:
             entries.append(entry)
-    return Part(entries, notes)
+    return conversations.Part(entries, notes)
 
 
-def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
-    """The sessions of all files.
-
-    A session id that only one call has is no evidence: LiteLLM gives each call a new one.
-    """
-    entries: list[tuple[_Entry, Notes]] = []
-    seen: set[int] = set()
-    for part in parts:
-        for entry in part.entries:
-            if entry.request in seen:
-                part.notes.add("calls that were read before, left out")
-                continue
-            if entry.request is not None:
-                seen.add(entry.request)
-            entries.append((entry, part.notes))
-    times = Counter(name for entry, _ in entries for name in set(entry.names))
-    calls: list[bodies.Logged] = []
-    origins: dict[Recorded, tuple[str | None, str, Notes]] = {}
-    whole = bodies.histories([entry.exchange for entry, _ in entries], reading)
-    for told, (entry, notes) in zip(whole, entries, strict=True):
-        call = bodies.recorded(told, entry.start_s, entry.end_s, reading)
-        if call is None:
-            continue
-        session = next((name for name in entry.names if times[name] > 1), None)
-        origins[call] = session or next(iter(entry.names), None), entry.source, notes
-        calls.append(
-            bodies.Logged(call, session or told.session, told.agent, told.helper, told.retry)
-        )
-    made = []
-    for group in bodies.sessions(calls, parts[0].notes if parts else None):
-        if 2 * sum(bool(call.prompt) for call in group) < len(group):
-            for call in group:
-                call.prompt = call.ends = ()
-            continue_by_counts(group)
-        name, source, notes = origins[group[0]]
-        made.append(Draft(name or source, source, group, dated=True, notes=notes))
-    return made
+def drafts(parts: Sequence[conversations.Part], reading: Reading) -> list[Draft]:
+    """The sessions of all files."""
+    return conversations.drafts(parts, reading)
 
 
 def _entry(
     row: Mapping[str, Any], source: str, line: int, reading: Reading, notes: Notes
-) -> _Entry | None:
+) -> conversations.Entry | None:
     metadata = _object(row.get("metadata"))
     if reason := _no_call(row, metadata):
         notes.add(reason, line)
@@ -120,7 +62,7 @@ def _entry(
         notes.add("calls without a time, left out", line)
         return None
     response = _object(row.get("response"))
-    told = bodies.exchange(_request(row), response, {}, reading) or _NO_BODY
+    told = bodies.exchange(_request(row), response, {}, reading) or bodies.Exchange()
     isl, osl, cached = _usage(row, metadata, response)
     failed = row.get("status") == "failure"
     if not isl or osl is None or (failed and not osl):
@@ -131,20 +73,20 @@ def _entry(
     if isl != (count(row.get("prompt_tokens")) or isl):
         notes.add("calls with more cached tokens than input, added to it", line)
     names = (row.get("session_id"), row.get("trace_id"), metadata.get("session_id"))
-    name = _text(row.get("request_id")) or _text(row.get("id"))
-    return _Entry(
+    name = string(row.get("request_id")) or string(row.get("id"))
+    return conversations.Entry(
         exchange=replace(
             told,
             isl=isl,
             osl=osl,
             cached=cached,
-            model=_text(row.get("model")) or _text(row.get("model_group")),
+            model=string(row.get("model")) or string(row.get("model_group")),
         ),
         start_s=start_s,
         end_s=unix_s(row.get("endTime")),
-        request=reading.name(name.encode("utf-8", "replace")) if name else None,
-        names=tuple(filter(None, map(_text, names))),
         source=source,
+        key=reading.named(name) if name else None,
+        names=tuple(filter(None, map(string, names))),
     )
 
 
@@ -154,12 +96,11 @@ def _usage(
     """Input, output and cached tokens: the row's own counts, and what only the usage has."""
     usage: dict[str, Any] = {}
     for more in (
-        metadata.get("additional_usage_values"),
-        response.get("usage"),
-        metadata.get("usage_object"),
+        inside(metadata, "additional_usage_values"),
+        inside(response, "usage"),
+        inside(metadata, "usage_object"),
     ):
-        if isinstance(more, dict):
-            usage |= {name: value for name, value in more.items() if value is not None}
+        usage |= {name: value for name, value in more.items() if value is not None}
     own = {name: count(row.get(name)) for name in ("prompt_tokens", "completion_tokens")}
     usage |= {name: n for name, n in own.items() if n or (n == 0 and name not in usage)}
     return bodies.usage({"usage": usage})
@@ -172,7 +113,7 @@ def _no_call(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
         return "answers from LiteLLM's own cache, left out"
     kind = row.get("call_type")
     known = not isinstance(kind, str) or not kind or kind in _CALLS or kind[1:] in _ASYNC_CALLS
-    if not known or _text(row.get("mcp_namespaced_tool_name")):
+    if not known or string(row.get("mcp_namespaced_tool_name")):
         return "rows of other kinds than LLM calls, left out"
     tags = row.get("request_tags")
     marks = (row.get("api_key"), row.get("team_id"), metadata.get("user_api_key_alias"))
@@ -181,14 +122,13 @@ def _no_call(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _request(row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _request(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The body of the request, where it was stored whole."""
     body = _object(row.get("proxy_server_request"))
-    held = body.get("body")
-    body = held if isinstance(held, dict) else body
+    body = inside(body, "body") or body
     messages = body.get("messages") or body.get("input") or body.get("prompt")
     if not messages:
-        messages = _decoded(row.get("messages"))
+        messages = unwrapped(row.get("messages"))
         more = _object(row.get("model_parameters"))
         body = {"messages": messages, "tools": more.get("tools"), "system": more.get("system")}
     if not isinstance(messages, list):
@@ -199,20 +139,5 @@ def _request(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return body
 
 
-def _decoded(value: Any) -> Any:
-    """A value that tables hold as JSON text."""
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        try:
-            return orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return None
-    return value
-
-
-def _object(value: Any) -> dict[str, Any]:
-    read = _decoded(value)
-    return read if isinstance(read, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+def _object(value: Any) -> Mapping[str, Any]:
+    return inside(unwrapped(value))

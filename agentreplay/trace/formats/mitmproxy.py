@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from agentreplay.trace.formats import bodies
+from agentreplay.trace.fields import count, unix_s
+from agentreplay.trace.formats import bodies, conversations
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import Draft, Reading
-from agentreplay.trace.stamps import count, unix_s
 
 _LONGEST_LENGTH = 12
 _DEEPEST = 64
@@ -47,13 +47,13 @@ def recognises(record: object) -> bool:
 
 def read(
     records: Iterable[tuple[int, Any]], path: PurePath, reading: Reading, notes: Notes
-) -> bodies.Part:
+) -> conversations.Part:
     """The LLM calls of a file, given as its `flows`.
 
     Raises:
         TraceError: no call has lengths, and the user gives none for characters.
     """
-    entries: list[bodies.Entry] = []
+    entries: list[conversations.Entry] = []
     for number, record in records:
         if record is None:
             notes.add("flows that are broken or cut off, left out", number)
@@ -63,17 +63,17 @@ def read(
             entry = _entry(record, (path, number), reading, notes)
             if entry is not None:
                 entries.append(entry)
-    return bodies.part(entries, path, "a file of flows", reading, notes)
+    return conversations.part(entries, path, "a file of flows", reading, notes)
 
 
-def drafts(parts: Sequence[bodies.Part], reading: Reading) -> list[Draft]:
+def drafts(parts: Sequence[conversations.Part], reading: Reading) -> list[Draft]:
     """The sessions of all files of this format in the input set."""
-    return bodies.drafts(parts, reading)
+    return conversations.drafts(parts, reading)
 
 
 def _entry(
     flow: Mapping[str, Any], place: tuple[PurePath, int], reading: Reading, notes: Notes
-) -> bodies.Entry | None:
+) -> conversations.Entry | None:
     request = flow["request"]
     url = _text(request.get("path"))
     if _text(request.get("method")) != "POST" or url is None or not bodies.is_llm_path(url):
@@ -88,7 +88,9 @@ def _entry(
     )
     start_s = unix_s(request.get("timestamp_start"))
     end_s = unix_s(response.get("timestamp_end"))
-    return bodies.entry(told, count(response.get("status_code")), start_s, end_s, place, notes)
+    return conversations.entry(
+        told, count(response.get("status_code")), start_s, end_s, place, notes
+    )
 
 
 def _headers(message: Mapping[str, Any]) -> dict[str, str]:

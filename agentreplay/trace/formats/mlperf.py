@@ -14,9 +14,9 @@ from pathlib import PurePath
 from typing import Any
 
 from agentreplay.errors import TraceError
+from agentreplay.trace.fields import count, number, objects, string
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, number
 
 ROLES = frozenset({"user", "assistant", "tool", "system"})
 
@@ -100,7 +100,7 @@ def read(
                 text=_piece(_message(record), reading),
                 head=_piece(_head(record), reading) if _has_head(record) else None,
                 delay_s=delay_s,
-                model=model if isinstance(model, str) and model else None,
+                model=string(model),
                 line=line,
             )
         )
@@ -192,20 +192,20 @@ def _fill(
 
 def _piece(texts: Iterable[str], reading: Reading) -> _Piece:
     text = "".join(texts)
-    return reading.name(text.encode("utf-8", "surrogatepass")), len(text)
+    return reading.named(text), len(text)
 
 
 def _message(record: Mapping[str, Any]) -> Iterator[str]:
     """What a message adds to a prompt, or to an answer."""
     for name in ("reasoning_content", "content"):
         yield from _texts(record.get(name))
-    for call in _objects(record.get("tool_calls")):
+    for call in objects(record.get("tool_calls")):
         function = call.get("function")
         if isinstance(function, dict):
             yield from _texts(function.get("name"))
             arguments = function.get("arguments")
             yield arguments if isinstance(arguments, str) else _json(arguments)
-    for result in _objects(record.get("tool_results")):
+    for result in objects(record.get("tool_results")):
         yield from _texts(result.get("content"))
 
 
@@ -227,12 +227,6 @@ def _texts(content: object) -> Iterator[str]:
             text = part.get("text") if isinstance(part, dict) else part
             if isinstance(text, str):
                 yield text
-
-
-def _objects(value: object) -> Iterator[Mapping[str, Any]]:
-    for each in value if isinstance(value, list) else ():
-        if isinstance(each, dict):
-            yield each
 
 
 def _json(value: object) -> str:

@@ -17,9 +17,9 @@ from pathlib import PurePath
 from typing import Any
 
 from agentreplay.errors import TraceError
+from agentreplay.trace.fields import count, number
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import BLOCK_TOKENS, Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, number
 from agentreplay.trace.structure import FALLBACK_TOKENS_S
 
 BLOCK = 512

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from agentreplay.trace.fields import count
 from agentreplay.trace.formats import bodies
 from agentreplay.trace.formats.bodies import Exchange
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import Draft, Reading
-from agentreplay.trace.stamps import count
 
 _PARTS = ("body", "response", "error", "params", "result")
 
@@ -57,7 +57,7 @@ def read(
         if not recognises(record):
             notes.add("records that are no batch requests, left out", line)
             continue
-        name = reading.name(record["custom_id"].encode(errors="replace"))
+        name = reading.named(record["custom_id"])
         asked = record.get("body") or record.get("params")
         url = record.get("url")
         is_call = not isinstance(url, str) or bodies.is_llm_path(url)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
+from agentreplay.trace.fields import count, inside, string, unix_s
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, unix_s
+from agentreplay.trace.recorded import Draft, Reading, Recorded, continue_by_counts
 
 TABLES = frozenset({"session", "message", "part"})
 ROLES = frozenset({"user", "assistant"})
@@ -100,23 +99,23 @@ def read(
             notes.add("rows without data, left out", line)
         elif table == "session":
             part.sessions[identity] = _Session(
-                parent=_text(row, "parentID", "parent_id"),
-                project=_text(row, "directory", "projectID", "project_id"),
+                parent=_named(row, "parentID", "parent_id"),
+                project=_named(row, "directory", "projectID", "project_id"),
             )
         elif table == "part":
-            owner = _text(row, "messageID", "message_id")
+            owner = _named(row, "messageID", "message_id")
             piece = _piece(identity, row)
             if owner is not None and piece is not None:
                 part.pieces.setdefault(owner, []).append(piece)
         elif row.get("role") == "assistant":
-            times = _object(row, "time")
+            times = inside(row, "time")
             created_s = unix_s(times.get("created"))
             part.messages[identity] = _Message(
-                session=_text(row, "sessionID", "session_id") or f"{path}:{line}",
+                session=_named(row, "sessionID", "session_id") or f"{path}:{line}",
                 start_s=unix_s(row.get("time_created")) if created_s is None else created_s,
                 end_s=unix_s(times.get("completed")),
                 lengths=_lengths(row.get("tokens")),
-                model=_text(row, "modelID"),
+                model=string(row.get("modelID")),
                 path=path,
                 line=line,
                 notes=notes,
@@ -139,7 +138,9 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
     seen: set[tuple[object, ...]] = set()
     for identity in sorted(messages):  # ids grow with time, so a copy comes after its original
         message = messages[identity]
-        for call in _calls(message, sorted(pieces.get(identity, {}).values(), key=_by_id)):
+        for call in _calls(
+            message, sorted(pieces.get(identity, {}).values(), key=lambda piece: piece.id)
+        ):
             same = (call.start_s, call.end_s, call.isl, call.osl, call.model)
             if same in seen:
                 message.notes.add("calls copied from another session, left out", message.line)
@@ -149,7 +150,7 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
     roots: dict[str, list[str]] = {}
     for identity, calls in agents.items():
         calls.sort(key=lambda pair: pair[0].start_s or 0.0)
-        _continue([call for call, _ in calls])
+        continue_by_counts(call for call, _ in calls)
         roots.setdefault(_root(identity, sessions), []).append(identity)
     return [_draft(root, members, agents, sessions) for root, members in roots.items()]
 
@@ -225,14 +226,6 @@ def _call(message: _Message, lengths: _Lengths, start_s: float, end_s: float | N
     return Recorded(start_s, end_s, isl, osl, model=message.model, cached=cached)
 
 
-def _continue(calls: Sequence[Recorded]) -> None:
-    """Each call continues the one before, if it grew: a cache that forgot is no other prompt."""
-    for before, call in pairwise(calls):
-        grown = call.isl >= before.isl and call.model == before.model
-        call.shared = before.isl if grown else min(call.cached or 0, before.isl)
-        call.parent = before if call.shared else None
-
-
 def _table(record: Mapping[str, Any]) -> str | None:
     """Whether a record is of a session, a message or a part."""
     table = record.get("table")
@@ -245,8 +238,8 @@ def _table(record: Mapping[str, Any]) -> str | None:
     role = record.get("role")
     if "sessionID" in record and isinstance(role, str) and role in ROLES:
         return "message"
-    if ("projectID" in record or "directory" in record) and _text(record, "id") is not None:
-        return "session" if record["id"].startswith("ses") else None
+    if ("projectID" in record or "directory" in record) and (identity := string(record.get("id"))):
+        return "session" if identity.startswith("ses") else None
     return None
 
 
@@ -260,10 +253,10 @@ def _piece(identity: str, row: Mapping[str, Any]) -> _Piece | None:
     elif kind == "step-start":
         created_s = unix_s(row.get("time_created"))
     elif kind == "tool":
-        times = _object(_object(row, "state"), "time")
+        times = inside(row, "state", "time")
         output_s, result_s = unix_s(times.get("start")), unix_s(times.get("end"))
     elif kind == "text" or kind == "reasoning":
-        output_s = unix_s(_object(row, "time").get("end"))
+        output_s = unix_s(inside(row, "time").get("end"))
     if lengths is None and created_s is None and output_s is None and result_s is None:
         return None
     return _Piece(identity, kind == "step-start", created_s, output_s, result_s, lengths)
@@ -276,7 +269,7 @@ def _lengths(tokens: object) -> _Lengths | None:
     new, osl = count(tokens.get("input")), count(tokens.get("output"))
     if new is None or osl is None:
         return None
-    cache = _object(tokens, "cache")
+    cache = inside(tokens, "cache")
     cached = count(cache.get("read"))
     isl = new + (cached or 0) + (count(cache.get("write")) or 0)
     return (isl, osl + (count(tokens.get("reasoning")) or 0), cached) if isl else None
@@ -288,19 +281,6 @@ def _later(one: float | None, other: float | None) -> float | None:
     return max(one, other)
 
 
-def _by_id(piece: _Piece) -> str:
-    return piece.id
-
-
-def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = record.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _text(record: Mapping[str, Any], *names: str) -> str | None:
-    """The first of these fields that holds a text."""
-    for name in names:
-        value = record.get(name)
-        if isinstance(value, str) and value:
-            return value
-    return None
+def _named(record: Mapping[str, Any], *names: str) -> str | None:
+    """The first of these fields that holds a text: files and columns are named differently."""
+    return next((found for name in names if (found := string(record.get(name)))), None)

@@ -13,10 +13,10 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
+from agentreplay.trace.fields import count, inside, number, objects, string, unix_s
 from agentreplay.trace.formats import bodies
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, number, unix_s
+from agentreplay.trace.recorded import Draft, Reading, Recorded, continue_by_counts, total_input
 
 SOURCES = frozenset({"agent", "user", "environment"})
 HELPER = "helper 1"
@@ -142,7 +142,9 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
             seen |= other.completions.keys()
             other.completions = {}
         if calls:
-            found.append(Draft(log.id, log.source, [call for _, call in calls], True, log.notes))
+            made = sorted((call for _, call in calls), key=lambda call: call.start_s or 0.0)
+            continue_by_counts(made)
+            found.append(Draft(log.id, log.source, made, True, log.notes))
     found += [
         Draft(log.id, log.source, list(log.completions.values()), True, log.notes)
         for log in logs.values()
@@ -178,7 +180,6 @@ def _calls(log: _Log) -> Iterator[tuple[int, Recorded]]:
     if all(event.id is not None for event in log.events):
         log.events.sort(key=lambda event: event.id or 0)
     pending: list[tuple[float | None, float | None]] = []  # condensations, with the event before
-    last: dict[str, Recorded] = {}
     agents, born, known = [""], 0, set[int]()
     before_s = None
     for event in log.events:
@@ -191,13 +192,6 @@ def _calls(log: _Log) -> Iterator[tuple[int, Recorded]]:
             agent = HELPER if event.condenses else agents[-1]
             call = _call(log, name, event.time_s, before_s, agent)
             if call is not None:
-                before = last.get(agent)
-                if before is not None and not event.condenses:
-                    # A cache that forgot is no other prompt: one that grew continues it.
-                    grown = call.isl >= before.isl and call.model == before.model
-                    call.shared = before.isl if grown else min(call.cached or 0, before.isl)
-                    call.parent = before if call.shared else None
-                last[agent] = call
                 yield name, call
         if event.delegates > 0:
             born += 1
@@ -247,12 +241,12 @@ def _add(log: _Log, event: object, reading: Reading, line: int) -> None:
     if isinstance(stamp, str) and not set("Z+-") & set(stamp[19:]):
         log.notes.add("local times, taken as UTC", line)
     counted = _measure(log, event.get("llm_metrics"), reading)
-    response = _object(_object(event, "tool_call_metadata"), "model_response")
+    response = inside(event, "tool_call_metadata", "model_response")
     name = _name(response.get("id"), reading)
     if name is not None and name not in log.usages:
         isl, osl, cached = bodies.usage(response)
         if isl and osl is not None:
-            log.usages[name] = (isl, osl, cached), _text(response, "model")
+            log.usages[name] = (isl, osl, cached), string(response.get("model"))
     action, observation = event.get("action"), event.get("observation")
     log.events.append(
         _Event(
@@ -271,18 +265,18 @@ def _measure(log: _Log, metrics: object, reading: Reading) -> tuple[int, ...]:
     if not isinstance(metrics, dict):
         return ()
     names = []
-    for usage in _objects(metrics.get("token_usages")):
+    for usage in objects(metrics.get("token_usages")):
         name = _name(usage.get("response_id"), reading)
         isl, osl = count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
         if name is None or not isl or osl is None:
             continue
         cached = count(usage.get("cache_read_tokens"))
-        if cached is not None and cached > isl:
-            log.notes.add("calls with more cached than input tokens, both added")
-            isl += cached + (count(usage.get("cache_write_tokens")) or 0)
-        log.usages[name] = (isl, osl, cached), _text(usage, "model")
+        what = "calls with more cached than input tokens, both added"
+        written = count(usage.get("cache_write_tokens")) or 0
+        isl = total_input(isl, cached, log.notes, what, written=written)
+        log.usages[name] = (isl, osl, cached), string(usage.get("model"))
         names.append(name)
-    for latency in _objects(metrics.get("response_latencies")):
+    for latency in objects(metrics.get("response_latencies")):
         name, seconds = _name(latency.get("response_id"), reading), number(latency.get("latency"))
         if name is not None and seconds is not None and seconds >= 0:
             log.latencies[name] = seconds
@@ -303,26 +297,26 @@ def _complete(log: _Log, record: Mapping[str, Any], reading: Reading, line: int)
     latency_s = number(record.get("latency"))
     if latency_s is None:
         log.notes.add("completions without a latency, duration estimated", line)
-    options = _object(record, "kwargs")
+    options = inside(record, "kwargs")
     names, chars, leading = bodies.message_pieces(
         record["messages"], options.get("tools"), None, reading
     )
-    total = chars[-1] if len(chars) else 0
-    ends = [isl * each // total if total else isl for each in chars]
     name = _name(response.get("id"), reading)
     if name is None:
-        name = reading.name(f"{log.source} {line}".encode("utf-8", "surrogatepass"))
-    log.completions[name] = Recorded(
-        start_s=time_s - (latency_s or 0.0),
-        end_s=None if latency_s is None else time_s,
-        isl=isl,
-        osl=osl,
-        model=_text(response, "model") or _text(options, "model"),
-        cached=cached,
-        system=ends[leading - 1] if leading else 0,
-        prompt=names,
-        ends=ends,
+        name = reading.named(f"{log.source} {line}")
+    told = bodies.Exchange(
+        isl,
+        osl,
+        cached,
+        model=string(response.get("model")) or string(options.get("model")),
+        names=names,
+        chars=chars,
+        system_pieces=leading,
     )
+    start_s, end_s = time_s - (latency_s or 0.0), None if latency_s is None else time_s
+    call = bodies.recorded(told, start_s, end_s, reading)
+    if call is not None:
+        log.completions[name] = call
 
 
 def _is_event(record: object) -> bool:
@@ -360,23 +354,7 @@ def _history(record: object) -> list[Any] | None:
     return None
 
 
-def _name(value: object, reading: Reading) -> int | None:
-    if not isinstance(value, str) or not value:
-        return None
-    return reading.name(value.encode("utf-8", "surrogatepass"))
-
-
-def _objects(value: object) -> Iterator[Mapping[str, Any]]:
-    for each in value if isinstance(value, list) else ():
-        if isinstance(each, dict):
-            yield each
-
-
-def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = record.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _text(record: Mapping[str, Any], name: str) -> str | None:
-    value = record.get(name)
-    return value if isinstance(value, str) and value else None
+def _name(identity: object, reading: Reading) -> int | None:
+    """The keyed name of a response."""
+    known = string(identity)
+    return None if known is None else reading.named(known)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from agentreplay.trace.fields import count, objects, string, unix_s
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import Draft, Reading, Recorded
-from agentreplay.trace.stamps import count, unix_s
+from agentreplay.trace.recorded import Draft, Reading, Recorded, continue_by_counts, total_input
 
 INPUTS = frozenset({"user_message", "tool_result"})
 OUTPUTS = frozenset({"reasoning", "text", "tool_call"})
@@ -103,17 +103,16 @@ def read(
         if first_s is None:
             notes.add("rounds without a time, left out", line)
             continue
-        owner = (_text(record, "provider"), _text(record, "user"), _text(record, "home"))
-        project = _text(record, "project")
-        identity = _text(record, "session_id") or f"{path}:{line}"
-        key = (identity, project, *owner)
-        place = project or _text(record, "cwd")
-        name = _text(record, "round_id")
+        owner = tuple(string(record.get(name)) for name in ("provider", "user", "home"))
+        project, identity = string(record.get("project")), string(record.get("session_id"))
+        key = (identity or f"{path}:{line}", project, *owner)
+        place = project or string(record.get("cwd"))
+        name = string(record.get("round_id"))
         part.rounds.append(
             _Round(
                 session=sessions.setdefault(key, key),
                 project=(place, *owner) if place else None,
-                name=reading.name(name.encode("utf-8", "surrogatepass")) if name else None,
+                name=reading.named(name) if name else None,
                 index=count(record["round_index"]) or 0,
                 first_s=first_s,
                 start_s=start_s,
@@ -121,7 +120,7 @@ def read(
                 isl=lengths[0],
                 osl=lengths[1],
                 cached=lengths[2],
-                model=_text(record, "model"),
+                model=string(record.get("model")),
                 delegated=tuple(_delegated(record.get("tools"))),
                 line=line,
             )
@@ -183,7 +182,7 @@ def _sessions(parts: Sequence[Part]) -> list[_Session]:
 
 
 def _fill(session: _Session) -> None:
-    """Make the calls of a session: a round continues the one before it."""
+    """Make the calls of a session: a round begins no earlier than the one before it ended."""
     system = min((each.cached for each, _ in session.rounds if each.cached), default=0)
     before: Recorded | None = None
     for each, part in session.rounds:
@@ -205,13 +204,9 @@ def _fill(session: _Session) -> None:
             cached=each.cached,
             system=min(system, each.isl),
         )
-        if before is not None:
-            # A cache that forgot is no other prompt: one that grew continues the one before.
-            grown = call.isl >= before.isl and call.model == before.model
-            call.shared = before.isl if grown else min(call.cached or 0, before.isl)
-            call.parent = before if call.shared else None
         session.calls.append(call)
         before = call
+    continue_by_counts(session.calls)
     times = [call.start_s for call in session.calls if call.start_s is not None]
     ends = [call.end_s for call in session.calls if call.end_s is not None]
     session.start_s, session.end_s = min(times), max(times + ends)
@@ -268,10 +263,8 @@ def _lengths(
     if not isl or osl is None:
         notes.add("rounds without an input or output length, left out", line)
         return None
-    if cached is not None and cached > isl:
-        notes.add("rounds with more cached than input tokens, both added", line)
-        isl += cached
-    return isl, osl, cached
+    what = "rounds with more cached than input tokens, both added"
+    return total_input(isl, cached, notes, what, line), osl, cached
 
 
 def _times(
@@ -303,10 +296,8 @@ def _times(
 
 def _delegated(tools: object) -> Iterator[tuple[float, int]]:
     """When the tools of a round started a subagent (1) or saw one end (-1)."""
-    for tool in tools if isinstance(tools, list) else ():
-        name = tool.get("tool_name") if isinstance(tool, dict) else None
-        if not isinstance(name, str):
-            continue
+    for tool in objects(tools):
+        name = string(tool.get("tool_name"))
         if name in SUBAGENT_TOOLS:
             begin_s, end_s = unix_s(tool.get("emitted_at")), unix_s(tool.get("result_at"))
             if begin_s is not None and end_s is not None:
@@ -316,8 +307,3 @@ def _delegated(tools: object) -> Iterator[tuple[float, int]]:
             yield begin_s, 1
         elif name == "close_agent" and (end_s := unix_s(tool.get("result_at"))) is not None:
             yield end_s, -1
-
-
-def _text(record: Mapping[str, Any], name: str) -> str | None:
-    value = record.get(name)
-    return value if isinstance(value, str) and value else None

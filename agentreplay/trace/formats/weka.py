@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from agentreplay.errors import TraceError
+from agentreplay.trace.fields import string
 from agentreplay.trace.model import Call, Notes, Session
 from agentreplay.trace.structure import link, shared_prefixes, with_estimated_ends
 
@@ -72,8 +73,7 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
         )
         for (call, _), (parent, blocks) in zip(rows, relations, strict=True)
     ]
-    identity = value.get("id")
-    name = identity if isinstance(identity, str) and identity else source
+    name = string(value.get("id")) or source
     linked = link(with_estimated_ends(calls), block_size)
     return Session(name, None, linked, block_size, source), notes
 
@@ -165,7 +165,7 @@ def _requests(
                 0,
                 min(system, isl),
                 agent,
-                model if isinstance(model, str) and model else None,
+                string(model),
                 None,
             ),
             ids if isinstance(ids, list) else [],

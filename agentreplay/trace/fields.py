@@ -1,15 +1,46 @@
-"""Numbers and times as logs write them: as numbers, as text, in several units. Pure."""
+"""Fields of logs, in which anything may stand: texts, objects, numbers, times. Pure.
+
+Each of these functions takes any value, and gives nothing where it is not what is looked for.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import isfinite
+from typing import Any
 
 _FRACTION = re.compile(r"(?<=\.)\d+")
 
 _LARGEST_COUNT = 1 << 53
 """More tokens than any prompt has: what is larger is no length."""
+
+
+def string(value: object) -> str | None:
+    """Text that is not empty."""
+    return value if isinstance(value, str) and value else None
+
+
+def identity(value: object) -> str | None:
+    """What names something: text that is not empty, or a whole number as text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return string(value)
+
+
+def inside(value: object, *names: str) -> Mapping[str, Any]:
+    """The object in a field (of the object in a field …); an empty one where there is none."""
+    for each in names:
+        value = value.get(each) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a list."""
+    if not isinstance(value, list):
+        return []
+    return [each for each in value if isinstance(each, dict)]
 
 
 def number(value: object) -> float | None:

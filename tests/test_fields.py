@@ -1,4 +1,4 @@
-"""Numbers and times as logs write them: as numbers, as text, in several units."""
+"""Fields of logs, in which anything may stand: texts, objects, numbers, times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentreplay.trace.stamps import count, number, unix_s
+from agentreplay.trace.fields import count, identity, inside, number, objects, string, unix_s
 
 NOON_S = datetime(2026, 1, 2, 12, 0, tzinfo=UTC).timestamp()
 
@@ -194,3 +194,37 @@ def test_any_json_value_gives_a_count_or_none(value: object) -> None:
         assert type(found) is int
         assert found >= 0
         assert found == number(value)
+
+
+# --- Texts, names, objects ------------------------------------------------------------------------
+
+
+def test_texts_and_names() -> None:
+    """A text is not empty; a name may be a whole number too, but no boolean."""
+    values = ["x", "", 7, True, None, 7.5, ["x"], {}]
+    assert [string(value) for value in values] == ["x", *[None] * 7]
+    assert [identity(value) for value in values] == ["x", None, "7", *[None] * 5]
+
+
+def test_objects_are_found_inside_each_other() -> None:
+    """What is no object, wherever on the way, is an empty one."""
+    value = {"a": {"b": {"c": 1}, "d": [1]}}
+    assert inside(value, "a", "b") == {"c": 1}
+    assert inside(value) == value
+    for other, *way in ((value, "a", "d"), (value, "x", "y"), (value, "a", "b", "c"), ([1],)):
+        assert inside(other, *map(str, way)) == {}
+
+
+def test_objects_of_a_list() -> None:
+    """Others in it are passed over, and so is what is no list."""
+    assert objects([{"a": 1}, None, 3, [{}], {}]) == [{"a": 1}, {}]
+    assert objects({"a": {}}) == objects(None) == []
+
+
+@given(json_values)
+def test_any_json_value_has_texts_and_objects_or_none(value: object) -> None:
+    """No value of JSON raises."""
+    assert string(value) in (value, None)
+    assert identity(value) in (value, str(value), None)
+    assert isinstance(inside(value, "a"), dict)
+    assert all(isinstance(each, dict) for each in objects(value))
