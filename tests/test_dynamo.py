@@ -408,9 +408,9 @@ def test_a_request_counts_once() -> None:
         ("tool_start", "events of tools, left out: gaps follow from the requests"),
         ("tool_error", "events of tools, left out: gaps follow from the requests"),
         ("request_payload", "payloads of requests, left out"),
-        ("new_kind", "events of unknown type 'new_kind', left out"),
-        (5, "events of unknown type none, left out"),
-        (None, "events of unknown type none, left out"),
+        ("new_kind", "events of unknown types, left out"),
+        (5, "events of unknown types, left out"),
+        (None, "events of unknown types, left out"),
     ],
 )
 def test_other_events_are_counted(kind: object, note: str) -> None:

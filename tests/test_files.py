@@ -472,8 +472,8 @@ def test_what_is_no_number_comes_to_no_session(
 @pytest.mark.parametrize(
     "broken",
     [b'{"a": \n', b"{}}\n", b"text\n", b"\x00\n", b'{"a": 1} {"b": 2}\n', b"[" * 10_000 + b"\n",
-     b'{"a":' * 10_000 + b"\n", b'{"a":' + b"9" * 5_000 + b"}\n"],
-    ids=["cut", "too much", "text", "binary", "two objects", "deep list", "deep object", "number"],
+     b'{"a":' * 10_000 + b"\n"],
+    ids=["cut", "too much", "text", "binary", "two objects", "deep list", "deep object"],
 )  # fmt: skip
 def test_a_broken_line_of_a_log_is_counted(tmp_path: Path, broken: bytes) -> None:
     """A broken line in the middle costs itself only, and is counted with its number."""

@@ -29,14 +29,14 @@ def leniently(data: bytes | str) -> Any:
     """The same for what orjson refuses."""
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
     try:
-        return _cleaned(json.loads(text, parse_constant=lambda _: None, parse_float=_finite))
+        return _cleaned(json.loads(text, cls=_Decoder))
     except (ValueError, RecursionError):
         return None
 
 
 def concatenated(text: str) -> tuple[list[Any], str]:
     """JSON values with nothing but space between them, as pretty-printed logs, and the rest."""
-    decoder = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
+    decoder = _Decoder()
     values: list[Any] = []
     at = 0
     while True:
@@ -47,6 +47,17 @@ def concatenated(text: str) -> tuple[list[Any], str]:
         except (ValueError, RecursionError):
             return values, text[at:]
         at = end
+
+
+class _Decoder(json.JSONDecoder):
+    """Numbers that are none, or beyond all bounds, are null."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            parse_constant=lambda _: None,
+            parse_float=_finite,
+            parse_int=lambda digits: int(digits) if _finite(digits) is not None else None,
+        )
 
 
 def _finite(text: str) -> float | None:

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+MOST_TOKENS = 1 << 30
+"""No prompt, answer or block has more; what says so is no length."""
+
 
 class Call(NamedTuple):
     """One recorded LLM request of a session.

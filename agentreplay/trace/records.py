@@ -62,8 +62,10 @@ def records(file: File, notes: Notes) -> tuple[Records, bool]:
     by_lines = next(objects, False)
     if not by_lines and is_json:
         values = _document(file, notes)
-        if values is not None:
+        if values is not None and (not notes[_REST] or sum(objects) <= len(values)):
             return enumerate(values, 1), False
+        notes.clear()
+        objects = (isinstance(parsed(line), dict) for line in _first_lines(file))
     if by_lines or any(objects):
         return _streamed(file, notes, partial(_by_lines, notes), _AHEAD_BYTES), True
     if not is_json and _is_header(head.partition(b"\n")[0]):

@@ -398,14 +398,17 @@ def _originals(homes: _Homes) -> dict[_Call, _Call]:
 
     Of copies the main conversation's is the original, then what is not said to be a fork, then
     the earliest, then that of the session which ended first: later ones were resumed from it.
+    Of copies of one session it is that where the most of it lies.
     """
-    ends_s: dict[_Key, float] = {}
-    for call, (_, key) in homes.items():
-        ends_s[key] = max(ends_s.get(key, 0.0), call.end_s or 0.0)
+    sizes = Counter(key for _, key in homes.values())
+    ends_s: dict[str | PurePath, float] = {}
+    for call, (_, (folder, session)) in homes.items():
+        ends_s[session or folder] = max(ends_s.get(session or folder, 0.0), call.end_s or 0.0)
 
-    def rank(call: _Call) -> tuple[bool, bool, float, float]:
+    def rank(call: _Call) -> tuple[bool, bool, float, float, int]:
+        folder, session = key = homes[call][1]
         first_s = call.first_s if call.first_s is not None else float("inf")
-        return bool(call.agent), call.forked, first_s, ends_s[homes[call][1]]
+        return bool(call.agent), call.forked, first_s, ends_s[session or folder], -sizes[key]
 
     best: dict[tuple[str, int], _Call] = {}
     for call in homes:

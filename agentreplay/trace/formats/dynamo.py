@@ -93,8 +93,7 @@ def read(
         elif isinstance(kind, str) and kind in TOOLS:
             notes.add("events of tools, left out: gaps follow from the requests", line)
         else:
-            named = repr(kind) if isinstance(kind, str) else "none"
-            notes.add(f"events of unknown type {named}, left out", line)
+            notes.add("events of unknown types, left out", line)
     return Part(path, requests, notes)
 
 

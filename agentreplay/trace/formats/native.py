@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from agentreplay.errors import TraceError
-from agentreplay.trace.model import Call, Notes, Session
+from agentreplay.trace.model import MOST_TOKENS, Call, Notes, Session
 
 VERSION = 1
 
@@ -42,12 +42,16 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
         notes[f"unknown field {name!r}, ignored"] += 1
     try:
         size = value["block_size"]
-        if type(size) is not int or size < 1:
+        if type(size) is not int or not 1 <= size <= MOST_TOKENS:
             raise ValueError(f"block_size {size!r} is no positive whole number")
         if not isinstance(value["calls"], list):
             raise ValueError("calls is no list")
         arrival_s = None if value.get("start_s") is None else _time(value, "start_s")
         calls = _calls(value["calls"], notes)
+        if arrival_s is not None and arrival_s < 0:
+            raise ValueError(f"start_s {arrival_s!r} is negative")
+        if value["id"] is None:
+            raise KeyError("id")
         read = Session(str(value["id"]), arrival_s, calls, size, source)
         _check(read)
     except KeyError as error:
@@ -168,10 +172,13 @@ def _check(session: Session) -> None:
     if not calls:
         raise ValueError("calls is empty")
     before_s = calls[0].start_s
-    for i, (start_s, end_s, _, isl, _, after, gap_s, parent, shared, *_) in enumerate(calls):
+    for i, call in enumerate(calls):
+        start_s, end_s, _, isl, osl, after, gap_s, parent, shared, system, _, _, cached = call
         fault = None
         if isl < 1:
             fault = "isl must be at least 1"
+        elif isl > MOST_TOKENS or osl > MOST_TOKENS:
+            fault = f"isl {isl} or osl {osl} is longer than any prompt or answer"
         elif gap_s < 0 or end_s < start_s:
             fault = "gap_s is negative or the call ends before it starts"
         elif start_s < before_s:
@@ -185,6 +192,8 @@ def _check(session: Session) -> None:
             fault = f"parent {parent} is no earlier call"
         elif shared % size or shared > isl or shared > calls[parent].isl:
             fault = f"shared {shared} is no multiple of {size} that both prompts hold"
+        if not fault and (system > isl or (cached is not None and cached > isl)):
+            fault = f"system {system} or cached {cached} is more than the input of {isl}"
         if fault:
             raise ValueError(f"call {i}: {fault}")
         before_s = start_s

@@ -12,7 +12,7 @@ import orjson
 
 from agentreplay.errors import TraceError
 from agentreplay.trace.fields import string
-from agentreplay.trace.model import Call, Notes, Session
+from agentreplay.trace.model import MOST_TOKENS, Call, Notes, Session
 from agentreplay.trace.structure import link, shared_prefixes, with_estimated_ends
 
 SESSION_FIELDS = frozenset(
@@ -228,5 +228,7 @@ def _number(value: object) -> float | None:
 def _count(value: object) -> int | None:
     """A non-negative whole number, also where a table made a float of it."""
     if type(value) is int:
-        return value if value >= 0 else None
-    return int(value) if type(value) is float and value >= 0 and value.is_integer() else None
+        return value if 0 <= value <= MOST_TOKENS else None
+    if type(value) is not float or not 0 <= value <= MOST_TOKENS or not value.is_integer():
+        return None
+    return int(value)
