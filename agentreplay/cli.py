@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentreplay.plan import Plan
     from agentreplay.run import Result
     from agentreplay.trace.load import TraceSet
+    from agentreplay.trace.model import Notes
 
 LOOP = {"use_uvloop": sys.platform != "win32"}
 
@@ -408,11 +409,14 @@ def convert(to: str, out: Path, dry_run: bool, seed: int, which: dict[str, Any])
     """
     from agentreplay.report.check import export_report
     from agentreplay.trace.export import exported, seen_of
+    from agentreplay.trace.model import Notes
 
     trace = options.loaded(seed=seed, **which)
-    lines = exported(trace, to, secrets.randbits(51))
+    notes = Notes()
+    lines = exported(trace, to, secrets.randbits(51), notes)
     if dry_run:
         _print(export_report(to, seen_of(lines)))
+        _say(notes)
         return
     try:
         # Written beside and moved when whole: the file may be among those that are read.
@@ -423,6 +427,13 @@ def convert(to: str, out: Path, dry_run: bool, seed: int, which: dict[str, Any])
         raise AgentReplayError(f"{out}: can't be written: {error.strerror}") from None
     for source, cause in trace.skipped.items():
         click.echo(f"left out: {source}: {cause}", err=True)
+    _say(notes)
+
+
+def _say(notes: Notes) -> None:
+    for what, times in notes.items():
+        if times:
+            click.echo(f"{times} {what}", err=True)
 
 
 @cli.command()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from agentreplay import plan as planning
 from agentreplay.errors import TraceError
-from agentreplay.plan import Plan
+from agentreplay.plan import Plan, Visit
 from agentreplay.trace.model import Session
-from agentreplay.trace.prefix import Ledger, shared_by_plays
+from agentreplay.trace.prefix import Sends, Sent
 from agentreplay.trace.structure import recorded_order
 
 
@@ -57,12 +57,10 @@ class Forecast:
         return tokens / 1e6
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Playing:
     session: Session
-    index: int
-    own: Ledger
-    common: list[int]
+    visit: Visit
 
 
 def forecast(plan: Plan, sessions: int, draw: Callable[[int], Session]) -> Forecast:
@@ -91,12 +89,7 @@ def forecast(plan: Plan, sessions: int, draw: Callable[[int], Session]) -> Forec
                 clock_s = max(clock_s, (session.start_s or 0.0) / plan.speed)
             if plan.order == "recorded":
                 session = recorded_order(session)
-            playing = _Playing(
-                session,
-                visit.session,
-                Ledger(session.calls, session.block_size),
-                shared_by_plays(session),
-            )
+            playing = _Playing(session, visit)
             due, late = _due(plan, session, clock_s)
             sent = due[:left]
             if sent:
@@ -118,7 +111,7 @@ def forecast(plan: Plan, sessions: int, draw: Callable[[int], Session]) -> Forec
         sessions=len(played),
         calls=len(calls),
         input_tokens=sum(call.isl for call in calls),
-        cached_tokens=_cached(sends),
+        cached_tokens=_cached(plan, sends),
         output_tokens=sum(max(1, call.osl) for call in calls),
         largest_prompt=max((call.isl for call in calls), default=0),
         seconds=last_s if calls else None,
@@ -151,13 +144,12 @@ def _due(
     return sorted(found), late
 
 
-def _cached(sends: list[tuple[float, int, int, _Playing]]) -> int:
-    shared: dict[int, Ledger] = {}
+def _cached(plan: Plan, sends: list[tuple[float, int, int, _Playing]]) -> int:
+    sent = Sent(plan)
+    plays: dict[int, Sends] = {}
     cached = 0
-    for _, _, i, playing in sends:
-        session = playing.session
-        common = shared.setdefault(playing.index, Ledger(session.calls, session.block_size))
-        cached += max(playing.own.seen(i), common.seen(i, playing.common[i]))
-        playing.own.add(i)
-        common.add(i, playing.common[i])
+    for _, place, i, playing in sends:
+        if place not in plays:
+            plays[place] = sent.play(playing.session, playing.visit)
+        cached += plays[place].send(i)
     return cached

@@ -83,12 +83,15 @@ class Visit:
         session: Index into the trace.
         place: The visit's place among all visits of the plan; no two visits share one, so it
             keys the text that only this play has.
+        lap: 0 in the first pass over the sessions, 1 in the second, ...; no session is played
+            twice in one.
     """
 
     lane: int
     number: int
     session: int
     place: int
+    lap: int = 0
 
 
 def visits(plan: Plan, lane: int, sessions: int) -> Iterator[Visit]:
@@ -102,7 +105,8 @@ def visits(plan: Plan, lane: int, sessions: int) -> Iterator[Visit]:
     number = 0
     while plan.sessions is None or (place := lane + number * plan.users) < plan.sessions:
         place = lane + number * plan.users
-        yield Visit(lane, number, int(order[place % sessions]), place)
+        lap, at = divmod(place, sessions)
+        yield Visit(lane, number, int(order[at]), place, lap)
         number += 1
 
 

@@ -16,13 +16,13 @@ from agentreplay.prompt.live import LiveConversation, LivePrompt, Served
 from agentreplay.prompt.messages import Conversation, Prompt, Template
 from agentreplay.prompt.words import mix
 from agentreplay.trace.model import Session
-from agentreplay.trace.prefix import Ledger, shared_by_plays
+from agentreplay.trace.prefix import Sent, shares_over_set
 from agentreplay.trace.structure import recorded_order
 from agentreplay.wire import chat
 from agentreplay.wire.api import Api
 from agentreplay.wire.turn import served_turn
 
-_SYSTEM, _VISIT = 1, 2  # what a key of text is for
+_SYSTEM, _VISIT, _SET_SYSTEM, _LAP = 1, 2, 3, 4  # what a key of text is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,10 @@ class Play:
         session: What is played.
         dialect: How requests must look.
         start_ns: When the play begins.
-        shared: What all plays of this session have sent so far of the text they have in common;
-            None for the first.
+        sent: What plays have sent so far; None where there are no others.
 
     Attributes:
         free: The calls that wait for nothing.
-        shared: As given, for the next play of the session.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class Play:
         session: Session,
         dialect: Dialect,
         start_ns: int,
-        shared: Ledger | None = None,
+        sent: Sent | None = None,
     ) -> None:
         if plan.order == "recorded":
             session = recorded_order(session)
@@ -113,17 +111,19 @@ class Play:
         for i, call in enumerate(calls):
             for j in call.after:
                 self._followers[j].append(i)
+        session_key = mix(plan.salt, _SYSTEM, visit.session)
+        visit_key = mix(plan.salt, _VISIT, visit.place)
+        if shares_over_set(session, plan):
+            session_key, visit_key = mix(plan.salt, _SET_SYSTEM), mix(plan.salt, _LAP, visit.lap)
         conversation = LiveConversation if plan.history == "live" else Conversation
         self._conversation: LiveConversation | Conversation = conversation(
             session,
             dialect.template,
-            session_key=mix(plan.salt, _SYSTEM, visit.session),
-            visit_key=mix(plan.salt, _VISIT, visit.place),
+            session_key=session_key,
+            visit_key=visit_key,
         )
         self._made: dict[int, _Made] = {}
-        self._own = Ledger(calls, session.block_size)
-        self._common = shared_by_plays(session)
-        self.shared = shared or Ledger(calls, session.block_size)
+        self._sends = (sent or Sent(plan)).play(session, visit)
         self.free = [i for i, call in enumerate(calls) if not call.after]
 
     def end(self, i: int, at_ns: int) -> list[int]:
@@ -169,11 +169,7 @@ class Play:
         """
         call, session, plan = self._session.calls[i], self._session, self._plan
         made = self._made.pop(i)
-        seen = made.seen
-        if seen is None:
-            seen = max(self._own.seen(i), self.shared.seen(i, self._common[i]))
-        self._own.add(i)
-        self.shared.add(i, self._common[i])
+        seen = self._sends.send(i)
         cut_s, due_ns = 0.0, self.due_ns(i)
         planned_ns = self._recorded_ns(i) if plan.timing == "recorded" else due_ns
         if plan.timing == "think":
@@ -192,7 +188,7 @@ class Play:
             overlong=made.overlong,
             block=session.block_size,
             shared=call.shared,
-            reuse=seen,
+            reuse=seen if made.seen is None else made.seen,
             history=made.history,
             recorded_s=call.end_s - call.start_s if call.timed else None,
             gap_cut_s=cut_s,

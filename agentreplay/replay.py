@@ -21,7 +21,7 @@ from agentreplay.metrics.window import Ending, Reason
 from agentreplay.plan import Plan
 from agentreplay.play import Dialect, Play
 from agentreplay.trace.model import Session
-from agentreplay.trace.prefix import Ledger
+from agentreplay.trace.prefix import Sent
 
 NO_SUCCESS_CALLS = 20
 NO_SUCCESS_S = 10.0
@@ -76,7 +76,7 @@ class Replay:
         self._reason: Reason | None = None
         self._closed_ns: int | None = None
         self._succeeded = self._failed = 0
-        self._shared: dict[int, Ledger] = {}
+        self._sent = Sent(plan)
         self._waits: set[anyio.CancelScope] = set()
         self._drain = anyio.CancelScope()
 
@@ -153,9 +153,7 @@ class Replay:
             if plan.arrivals:
                 arrival_ns = int((session.start_s or 0.0) / plan.speed * 1e9)
                 await self._until(arrival_ns, self._waits)
-            shared = self._shared.get(visit.session)
-            play = Play(plan, visit, session, self._dialect, self._clock(), shared)
-            self._shared[visit.session] = play.shared
+            play = Play(plan, visit, session, self._dialect, self._clock(), self._sent)
             failures = 0 if await self._play(play, budget) else failures + 1
             pause_s = min(2.0 ** (failures - 1), LONGEST_BACKOFF_S) if failures else 0.0
         self.live_lanes -= 1

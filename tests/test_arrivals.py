@@ -158,13 +158,15 @@ def test_a_row_whose_ids_contradict_its_length_is_left_out() -> None:
         drafts(wrong)
 
 
-def test_blocks_shared_between_chains_are_noted() -> None:
-    """Only what a session shares with itself is replayed."""
-    rows = [chat(1, -1, 0.0, [1, 2, 3]), chat(2, -1, 1.0, [1, 2, 4])]
-    assert noted(*rows) == {
-        "block ids shared with other sessions: 2 of 4 whole blocks, "
-        "sharing is replayed within sessions only": 1
-    }
+def test_chains_of_a_file_share_blocks() -> None:
+    """A chain begins with what another one of its file brought."""
+    found = drafts(chat(1, -1, 0.0, [1, 2, 3]), chat(2, -1, 1.0, [1, 2, 4]))
+    recorded.relate(found)
+    first, second = (recorded.session(draft)[0] for draft in found)
+    assert [(call.parent, call.shared) for call in (*first.calls, *second.calls)] == [
+        (None, 0),
+        (-1, 32),
+    ]
 
 
 # --- Tables ---------------------------------------------------------------------------------------

@@ -140,6 +140,17 @@ def test_lines_are_in_the_order_in_which_requests_ended() -> None:
     assert session.calls[1].shared == 128
 
 
+def test_sessions_of_all_files_share() -> None:
+    """Hashes mean the same in all sessions and files, also of requests without a context."""
+    alone, other = ended("b", 2000, 192, 3), ended("c", 4000, 320, 5)
+    del alone["agent_context"]
+    other["agent_context"]["session_id"] = "other"
+    found = drafts([ended("a", 0, 128, 2)], [alone, other])
+    recorded.relate(found)
+    calls = [call for draft in found for call in recorded.session(draft)[0].calls]
+    assert sorted((call.isl, call.shared) for call in calls) == [(128, 0), (192, 128), (320, 192)]
+
+
 def test_hashes_of_64_bits_are_told_apart() -> None:
     """Values that are equal as floats are not equal as hashes."""
     first, second = ended("a", 0, 64, 1), ended("b", 2000, 64, 1)

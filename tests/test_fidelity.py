@@ -70,6 +70,14 @@ def test_what_is_still_being_computed_can_not_be_found() -> None:
     assert reasons(*calls) == ["sent while another prompt of the session was still being computed"]
 
 
+def test_what_others_are_computing_may_not_be_found() -> None:
+    """A play's first call may find nothing while the play that it shares with is at work."""
+    calls = [found(0, 0, 0, took_s=5), found(0, 640, 0, sent_s=1, play=(1, 0))]
+    assert reasons(*calls) == [
+        "sent while a prompt that begins alike may still have been computed, or evicted"
+    ]
+
+
 VLLM = """\
 # HELP vllm:prefix_cache_queries_total Prefix cache queries, in tokens.
 # TYPE vllm:prefix_cache_queries_total counter

@@ -16,6 +16,7 @@ from agentreplay.errors import TraceError
 from agentreplay.trace import recorded
 from agentreplay.trace.formats import mooncake, weka
 from agentreplay.trace.model import Notes, Session
+from agentreplay.trace.prefix import Reuse, session_reuse
 from agentreplay.trace.recorded import Draft, Reading
 
 Row = dict[str, Any]
@@ -48,6 +49,13 @@ def sessions(*rows: object, **supplied: Any) -> list[Session]:
     """The sessions of a file with these lines."""
     gap_s = supplied.get("gap_s")
     return [recorded.session(draft, gap_s)[0] for draft in drafts(*rows, **supplied)]
+
+
+def related(*rows: object, **supplied: Any) -> list[Session]:
+    """The sessions of a file with these lines, with what they share with each other."""
+    found = drafts(*rows, **supplied)
+    recorded.relate(found, supplied.get("gap_s"))
+    return [recorded.session(draft, supplied.get("gap_s"))[0] for draft in found]
 
 
 def noted(*rows: object, **supplied: Any) -> Notes:
@@ -155,13 +163,16 @@ def test_rows_with_one_stamp_stay_in_their_order() -> None:
     assert [draft.calls[0].isl for draft in found] == list(range(100, 110))
 
 
-def test_blocks_shared_between_sessions_are_noted() -> None:
-    """How many whole blocks a session has in common with earlier ones is said once a file."""
+def test_sessions_of_a_file_share_blocks() -> None:
+    """A session begins with what another one of its file brought."""
     rows = [row(0, 1024, [1, 2]), row(0, 1536, [1, 3, 4]), row(0, 512, [9])]
-    assert noted(*rows) == {
-        "block ids shared with other sessions: 1 of 6 whole blocks, "
-        "sharing is replayed within sessions only": 1
-    }
+    first, second, third = related(*rows)
+    assert [relations(each) for each in (first, second, third)] == [
+        [(None, 0)],
+        [(-1, 512)],
+        [(None, 0)],
+    ]
+    assert [[call.isl for call in each.lent] for each in (first, second, third)] == [[], [1024], []]
 
 
 def test_rows_without_ids_are_arrivals() -> None:
@@ -259,9 +270,12 @@ def test_ids_are_whatever_can_be_told_apart(ids: list[Any]) -> None:
 
 
 def test_no_recorded_id_is_kept() -> None:
-    """Drafts hold small numbers of their own instead of ids."""
-    (draft,) = drafts(row(0, 1024, [10**15, 77]), row(1, 1536, [10**15, 77, 10**16]))
-    assert [list(call.prompt) for call in draft.calls] == [[0, 1], [0, 1, 2]]
+    """Once it is known what prompts share, drafts hold no ids."""
+    found = drafts(row(0, 1024, [10**15, 77]), row(1, 1536, [10**15, 77, 10**16]))
+    recorded.relate(found)
+    (first, second) = found[0].calls
+    assert [list(call.prompt) for call in found[0].calls] == [[], []]
+    assert (second.parent, second.shared) == (first, 1024)
 
 
 # --- Sessions with a name -------------------------------------------------------------------------
@@ -668,11 +682,12 @@ def test_the_original_sample() -> None:
     ) == (wanted["rows"], wanted["input"], wanted["output"], wanted["distinct_timestamps"], {512})
     # A begun last block has an id in the file and no name here.
     begun = sum(row["input_length"] % 512 > 0 for row in rows)
-    (what,) = noted(*rows)
-    within = sum(call.shared for session in sessions(*rows) for call in session.calls) // 512
-    assert what == (
-        f"block ids shared with other sessions: {wanted['prefix_hit_blocks'] - within} "
-        f"of {wanted['blocks'] - begun} whole blocks, sharing is replayed within sessions only"
+    assert not noted(*rows)
+    sent: dict[int, int] = {}
+    reuse = sum((session_reuse(each, sent) for each in related(*rows)), Reuse())
+    assert (reuse.seen_blocks, reuse.blocks) == (
+        wanted["prefix_hit_blocks"],
+        wanted["blocks"] - begun,
     )
 
 

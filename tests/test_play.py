@@ -12,7 +12,7 @@ from agentreplay.plan import Order, Plan, Visit
 from agentreplay.play import Dialect, Play
 from agentreplay.prompt.messages import Template
 from agentreplay.trace.model import Call, Session
-from agentreplay.trace.prefix import Ledger
+from agentreplay.trace.prefix import Sent
 
 S = 1_000_000_000
 START = 100 * S
@@ -45,11 +45,11 @@ def play_of(
     plan: Plan | None = None,
     visit: Visit | None = None,
     dialect: Dialect = PLAIN,
-    shared: Ledger | None = None,
+    sent: Sent | None = None,
 ) -> Play:
     """A play of a session of *calls* that begins at `START`."""
     session = Session("s", None, tuple(calls), 64, "made by hand")
-    return Play(plan or Plan(), visit or Visit(0, 0, 0, 0), session, dialect, START, shared)
+    return Play(plan or Plan(), visit or Visit(0, 0, 0, 0), session, dialect, START, sent)
 
 
 def parsed(play: Play, i: int) -> dict[str, Any]:
@@ -204,16 +204,17 @@ def test_own_reuse(order: list[int], expected: list[int]) -> None:
 
 def test_reuse_between_plays() -> None:
     """A later play finds the system blocks of an earlier one, and only those."""
-    first = play_of(GROWING)
-    reuses(first, [0, 1, 2, 3])
-    second = play_of(GROWING, visit=Visit(1, 0, 0, 1), shared=first.shared)
+    sent = Sent(Plan())
+    reuses(play_of(GROWING, sent=sent), [0, 1, 2, 3])
+    second = play_of(GROWING, visit=Visit(1, 0, 0, 1), sent=sent)
     assert reuses(second, [0, 1, 2, 3]) == [256, 640, 1280, 128]
 
 
 def test_reuse_between_plays_follows_the_sending() -> None:
     """Of two plays that run at once, each finds what the other has sent by then."""
-    first = play_of(GROWING)
-    second = play_of(GROWING, visit=Visit(1, 0, 0, 1), shared=first.shared)
+    sent = Sent(Plan())
+    first = play_of(GROWING, sent=sent)
+    second = play_of(GROWING, visit=Visit(1, 0, 0, 1), sent=sent)
     assert reuses(second, [3]) == [0]
     assert reuses(first, [0]) == [128]
     assert reuses(second, [0]) == [256]
@@ -223,9 +224,9 @@ def test_reuse_between_plays_follows_the_sending() -> None:
 def test_reuse_is_of_whole_blocks() -> None:
     """A system prompt that ends within a block is shared up to that block."""
     calls = [call(isl=640, system=300)]
-    first = play_of(calls)
-    reuses(first, [0])
-    assert reuses(play_of(calls, visit=Visit(1, 0, 0, 1), shared=first.shared), [0]) == [256]
+    sent = Sent(Plan())
+    reuses(play_of(calls, sent=sent), [0])
+    assert reuses(play_of(calls, visit=Visit(1, 0, 0, 1), sent=sent), [0]) == [256]
 
 
 @pytest.mark.parametrize(("osl", "max_tokens"), [(0, 1), (1, 1), (2, 2), (5000, 5000)])

@@ -164,7 +164,7 @@ def played(
 ) -> tuple[list[int], list[int]]:
     """What every call had seen after each of the sends, by ledger and by set of prefixes."""
     calls = prompted(prompts, tails)
-    ledger, known = Ledger(calls, SIZE), PrefixSet(prompts, calls)
+    ledger, known = Ledger(session(*calls)), PrefixSet(prompts, calls)
     found, wanted = [], []
     for number, limit in sends:
         ledger.add(number % len(calls), limit)
@@ -206,19 +206,19 @@ def test_a_ledger_knows_what_was_sent_in_part(
 def test_an_empty_ledger_has_seen_nothing() -> None:
     """Before anything was sent nothing was seen."""
     calls = prompted([[1, 2], [1, 2, 3]])
-    assert [Ledger(calls, SIZE).seen(i) for i in range(2)] == [0, 0]
+    assert [Ledger(session(*calls)).seen(i) for i in range(2)] == [0, 0]
 
 
 def test_asking_a_ledger_changes_nothing() -> None:
     """What was seen is the same when it is asked for again."""
-    ledger = Ledger(prompted([[1, 2], [1, 2, 3]]), SIZE)
+    ledger = Ledger(session(*prompted([[1, 2], [1, 2, 3]])))
     ledger.add(0)
     assert [ledger.seen(1), ledger.seen(1)] == [8, 8]
 
 
 def test_a_later_call_makes_an_earlier_one_seen() -> None:
     """A call that is sent after the one that continues it finds its whole prompt."""
-    ledger = Ledger(prompted([[1, 2], [1, 2, 3]]), SIZE)
+    ledger = Ledger(session(*prompted([[1, 2], [1, 2, 3]])))
     ledger.add(1)
     assert ledger.seen(0) == 8
 
@@ -228,7 +228,7 @@ def test_a_later_call_makes_an_earlier_one_seen() -> None:
 )
 def test_a_limit_is_cut_to_whole_blocks(limit: int, seen: int) -> None:
     """Only the whole blocks within a limit are sent."""
-    ledger = Ledger(prompted([[1, 2, 3], [1, 2, 3, 4]], tails=[2, 2]), SIZE)
+    ledger = Ledger(session(*prompted([[1, 2, 3], [1, 2, 3, 4]], tails=[2, 2])))
     ledger.add(0, limit)
     assert ledger.seen(1) == seen
 

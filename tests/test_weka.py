@@ -430,10 +430,11 @@ def test_agents_of_one_namespace_each_share_with_themselves() -> None:
     assert rows == [(None, 0), (None, 0), (1, 2)]
 
 
-def test_global_ids_are_noted() -> None:
-    """That global ids are used within the session only is said."""
+def test_global_ids_of_a_session_alone_are_noted() -> None:
+    """That of a session by itself only its own prefixes are shared is said."""
     value = trace(request(0.0, 8, [1, 2]), hash_id_scope="global")
-    assert notes(value) == {"global block ids: prefixes are shared within the session only": 1}
+    said = "global block ids, read alone: prefixes are shared within the session only"
+    assert notes(value) == {said: 1}
 
 
 @pytest.mark.parametrize("ids", [[[1], [2]], [{"a": 1}]], ids=str)

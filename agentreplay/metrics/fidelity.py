@@ -106,9 +106,13 @@ def _reason(each: Found, found: Sequence[Found], short: Sequence[Found]) -> str:
         return "sent while another prompt of the session was still being computed"
     if each.live:
         return "its own answer reads as other tokens when it comes back, or was evicted"
+    before = max((other for other in found if _precedes(other, each)), default=None)
+    if before is None and any(
+        other.sent_ns < each.sent_ns < other.first_token_ns for other in found
+    ):
+        return "sent while a prompt that begins alike may still have been computed, or evicted"
     if each.cached == 0:
         return "nothing found: evicted, or sent to another server"
-    before = max((other for other in found if _precedes(other, each)), default=None)
     if before is not None and abs(each.cached - before.reuse) <= each.block:
         return "found up to the last turn of the call before only: the template rewrites it"
     again = sum(other.play == each.play and other.cached == each.cached for other in short)

@@ -27,7 +27,8 @@ class Request:
         overlong: Tokens by which the prompt exceeds `isl`, being too short to pay for the chat
             template.
         block: Tokens a block of the recorded session.
-        shared: Leading tokens shared with an earlier call of the recorded session.
+        shared: Leading tokens shared with an earlier call of the recorded session, or of the set
+            where sessions share prefixes.
         reuse: Leading tokens that were sent before in this run.
         history: What stands for the assistant's last turn: `recorded`, `live` (the server's own
             answer), or `substituted` (recorded, since the server's answer could not go back).

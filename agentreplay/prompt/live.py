@@ -68,7 +68,7 @@ class LiveConversation:
         self._served: dict[int, Served] = {}
         self._children = [0] * len(session.calls)
         for call in session.calls:
-            if call.parent is not None:
+            if call.parent is not None and call.parent >= 0:
                 self._children[call.parent] += 1
 
     def answered(self, i: int, served: Served) -> None:
@@ -79,6 +79,8 @@ class LiveConversation:
     def prompt(self, i: int) -> LivePrompt:
         """The messages of call *i*, which may be asked for once."""
         parent = self._session.calls[i].parent
+        if parent is not None and parent < 0:
+            parent = None  # what other sessions sent is sent as recorded
         made = self._continued(i, parent) if parent is not None else None
         made = made or self._recorded(i, parent)
         if self._children[i]:
@@ -100,7 +102,7 @@ class LiveConversation:
             return None
         seen = served.isl + served.osl
         count = max(1, round((call.isl - seen - template.pair) / template.tokens_per_word))
-        new = words.text(words.mix(self._visit_key, i), 0, count)
+        new = words.text(words.mix(self._visit_key, self._session.name(i)), 0, count)
         return LivePrompt(
             messages=(*sent.messages, served.turn, encoded("messages", "user", new)),
             overlong=0,

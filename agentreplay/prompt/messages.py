@@ -94,11 +94,12 @@ def outline(session: Session, i: int, parent: Outline, *, system: bool = True) -
 
     Args:
         session: The recorded session.
-        i: Index of the call.
+        i: Index of the call among the session's prompts.
         parent: The outline of the call's parent; empty where it has none.
         system: Whether the server takes system messages.
     """
-    call, block = session.calls[i], session.block_size
+    prompts, block = session.prompts, session.block_size
+    call = prompts[i]
     least = max(block, MIN_PART_TOKENS)
     system_end = call.system // block * block
     inherited = tuple(part for part in parent if part.start < call.shared)
@@ -113,7 +114,7 @@ def outline(session: Session, i: int, parent: Outline, *, system: bool = True) -
     if last.role == "assistant":
         return (*inherited, Part(call.shared, "user"))
     assert call.parent is not None
-    before = session.calls[call.parent]
+    before = prompts[call.parent]
     end = min(call.shared + before.osl, call.isl - MIN_PART_TOKENS) // block * block
     continued = call.shared >= (before.isl // block - 2) * block
     if continued and call.shared - last.start >= least and end - call.shared >= least:
@@ -125,50 +126,73 @@ class Conversation:
     """The prompts of one play of a session, in whatever order they are asked for.
 
     Keeps the messages of a call as bytes until the call itself was asked for and its last child
-    has taken them over, so a history is never made or encoded twice.
+    has taken them over, so a history is never made or encoded twice. Of calls that are lent only
+    the outlines are made.
     """
 
     def __init__(
         self, session: Session, template: Template, *, session_key: int, visit_key: int
     ) -> None:
         self._session = session
+        self._prompts = session.prompts
         self._template = template
         self._session_key = session_key
         self._visit_key = visit_key
         self._made: dict[int, tuple[Outline, tuple[bytes, ...]]] = {}
+        self._outlines: dict[int, Outline] = {}  # of lent calls and those above them
         self._uses = [1] * len(session.calls)  # by the call itself, and by each child
         for call in session.calls:
-            if call.parent is not None:
+            if call.parent is not None and call.parent >= 0:
                 self._uses[call.parent] += 1
 
     def prompt(self, i: int) -> Prompt:
         """The messages of call *i*, which may be asked for once."""
         missing: list[int] = []
         call: int | None = i
-        while call is not None and call not in self._made:
+        while call is not None and call >= 0 and call not in self._made:
             missing.append(call)
-            call = self._session.calls[call].parent
+            call = self._prompts[call].parent
         for each in reversed(missing):
             self._make(each)
         parts, messages = self._use(i)
         return Prompt(messages, self._overlong(i, parts))
 
     def _make(self, i: int) -> None:
-        call = self._session.calls[i]
-        before, inherited = self._use(call.parent) if call.parent is not None else ((), ())
+        call = self._prompts[i]
+        before: Outline = ()
+        inherited: tuple[bytes, ...] = ()
+        if call.parent is not None and call.parent < 0:
+            before = self._outline(call.parent)
+        elif call.parent is not None:
+            before, inherited = self._use(call.parent)
         if self._template.form != "messages":
             self._made[i] = _FLAT, (self._flat(i, inherited),)
             return
         parts = outline(self._session, i, before, system=self._template.system is not None)
-        kept = max(0, sum(part.start < call.shared for part in before) - 1)
+        # Messages below what is shared; of a lent call there are none, and they are made anew.
+        kept = min(len(inherited), max(0, sum(part.start < call.shared for part in before) - 1))
         made = (self._message(i, parts, n) for n in range(kept, len(parts)))
         self._made[i] = parts, (*inherited[:kept], *made)
 
+    def _outline(self, i: int) -> Outline:
+        """The outline of a call, made without its messages."""
+        missing: list[int] = []
+        at: int | None = i
+        while at is not None and at not in self._outlines:
+            missing.append(at)
+            at = self._prompts[at].parent
+        for each in reversed(missing):
+            parent = self._prompts[each].parent
+            before = self._outlines[parent] if parent is not None else ()
+            system = self._template.system is not None
+            self._outlines[each] = outline(self._session, each, before, system=system)
+        return self._outlines[i]
+
     def _flat(self, i: int, inherited: tuple[bytes, ...]) -> bytes:
         """A prompt without roles: what the parent's prompt begins with, and new words."""
-        call, template = self._session.calls[i], self._template
+        call, template = self._prompts[i], self._template
         known = 0
-        if call.parent is not None:
+        if call.parent is not None and call.parent >= 0:
             known = min(call.shared, self._span(call.parent, _FLAT, 0)[1])
         new = self._text(i, known, self._span(i, _FLAT, 0)[1])
         end = words.WORD_BYTES * round(known / template.tokens_per_word)
@@ -193,7 +217,7 @@ class Conversation:
 
     def _span(self, i: int, parts: Outline, n: int) -> tuple[int, int]:
         """Which tokens of the prompt are message *n*'s words, when it has paid for the template."""
-        call, template = self._session.calls[i], self._template
+        call, template = self._prompts[i], self._template
         role, start = parts[n].role, parts[n].start
         if n == 0:
             start += template.head
@@ -218,7 +242,7 @@ class Conversation:
             counted += {"system": template.system or 0, "assistant": template.pair, "user": 0}[
                 part.role
             ]
-        return counted - self._session.calls[i].isl
+        return counted - self._prompts[i].isl
 
     def _text(self, i: int, start: int, stop: int) -> list[bytes]:
         """The words for tokens *start* to *stop* of call *i*'s prompt, in pieces."""
@@ -226,12 +250,13 @@ class Conversation:
         pieces: list[bytes] = []
         owner: int | None = i
         while owner is not None and stop > start:
-            call = self._session.calls[owner]
+            call = self._prompts[owner]
             low = max(start, call.shared)
             if low < stop:
                 system = min(max(call.system // block * block, low), stop)
-                own = self._words(words.mix(self._visit_key, owner), system, stop)
-                common = self._words(words.mix(self._session_key, owner), low, system)
+                name = self._session.name(owner)
+                own = self._words(words.mix(self._visit_key, name), system, stop)
+                common = self._words(words.mix(self._session_key, name), low, system)
                 pieces = [*common, *own, *pieces]
                 stop = low
             owner = call.parent

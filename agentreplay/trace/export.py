@@ -11,6 +11,10 @@ import orjson
 from agentreplay.errors import TraceError
 from agentreplay.trace.formats import native, weka
 from agentreplay.trace.load import TraceSet
+from agentreplay.trace.model import Notes
+from agentreplay.trace.structure import alone
+
+LOST = "tokens that are shared with other sessions only, written as new ones"
 
 
 @dataclass(slots=True)
@@ -32,14 +36,16 @@ class Seen:
     first: bytes = b""
 
 
-def exported(trace: TraceSet, form: str, first_block: int) -> Iterator[bytes]:
-    """Each session that can be read as a line.
+def exported(
+    trace: TraceSet, form: str, first_block: int, notes: Notes | None = None
+) -> Iterator[bytes]:
+    """Each session that can be read as a line; *notes* take what the format can't say.
 
     Sessions of logs, and those named after their file, are numbered: such a name leads back.
     Weka's blocks are numbered from *first_block* on; drawn at random, no two exports have an id
     in common.
     """
-    block = first_block
+    block, known = first_block, dict[int, int]()
     for index in range(len(trace)):
         try:
             session = trace[index]
@@ -50,9 +56,13 @@ def exported(trace: TraceSet, form: str, first_block: int) -> Iterator[bytes]:
         if trace.is_from_log(index) or session.id == session.source:
             session = replace(session, id=f"session {index + 1}")
         if form == "native":
-            yield native.line(session)
+            left = alone(session)
+            if notes is not None and session.names:
+                kept = sum(call.shared for call in left.calls)
+                notes[LOST] += sum(call.shared for call in session.calls) - kept
+            yield native.line(left)
         else:
-            line, block = weka.line(session, block)
+            line, block = weka.line(session, block, known)
             yield line
 
 

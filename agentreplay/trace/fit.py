@@ -48,8 +48,11 @@ def without(session: Session, dropped: Collection[int]) -> Session:
     """The session without some calls, which count as waits of their recorded length.
 
     Whoever waited for a dropped call waits for what that one waited for; whoever shared its
-    prompt shares what it has in common with the calls that are left.
+    prompt shares what it has in common with the calls that are left. Where sessions share
+    prefixes, dropped calls are lent, so that everybody goes on sharing the same text.
     """
+    if session.names:
+        return _lending(session, dropped)
     calls = session.calls
     places: dict[int, int] = {}
     kept: list[Call] = []
@@ -70,6 +73,27 @@ def without(session: Session, dropped: Collection[int]) -> Session:
         )
         kept[-1] = waiting(kept, places[i], after)
     return replace(session, calls=tuple(kept))
+
+
+def _lending(session: Session, dropped: Collection[int]) -> Session:
+    """The session with the dropped calls behind those that other sessions lend."""
+    calls, lent = session.calls, session.lent
+    kept = [i for i in range(len(calls)) if i not in dropped]
+    order = [*kept, *range(-len(lent), 0), *sorted(dropped)]  # of prompts
+    places = {i: n if n < len(kept) else n - len(order) for n, i in enumerate(order)}
+    prompts = [
+        call._replace(parent=None if call.parent is None else places[call.parent])
+        for call in map(session.prompts.__getitem__, order)
+    ]
+    sent = prompts[: len(kept)]
+    for n, i in enumerate(kept):
+        sent[n] = waiting(sent, n, [places[j] for j in _awaited(calls, i, dropped)])
+    return replace(
+        session,
+        calls=tuple(sent),
+        lent=tuple(prompts[len(kept) :]),
+        names=tuple(map(session.name, order)),
+    )
 
 
 def _awaited(calls: tuple[Call, ...], i: int, dropped: Collection[int]) -> list[int]:

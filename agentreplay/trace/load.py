@@ -84,6 +84,7 @@ _LINES = frozenset((".jsonl", ".ndjson"))
 _SESSION_IN_HEAD = re.compile(
     rb'"(?:(?:block_size|agentreplay)"\s*:\s*\d|hash_id_scope"\s*:\s*"|requests"\s*:\s*\[)'
 )
+_GLOBAL_IN_HEAD = re.compile(rb'"hash_id_scope"\s*:\s*"global"')
 _UNKNOWN = f"no known trace format (known: {', '.join(FORMATS)})"
 
 
@@ -101,6 +102,8 @@ class _Place:
     number: int | None = None  # 1 for the first of several in a file
     session: Session | None = None
     draft: Draft | None = None
+    log: bool = False
+    shares: bool = False  # its block ids are common to the sessions of the set
 
     @property
     def source(self) -> str:
@@ -152,6 +155,11 @@ class TraceSet(Sequence[Session]):
         with _no_cycles():
             self._open()
         self._choose()
+        with _no_cycles():
+            for index in range(len(self)):
+                self._draft_shared(index)
+            drafts = [place.draft for place in self._places if place.draft is not None]
+            recorded.relate(drafts, reading.gap_s)
 
     @property
     def notes(self) -> dict[str, Notes]:
@@ -176,7 +184,7 @@ class TraceSet(Sequence[Session]):
         try:
             with _no_cycles():
                 if place.draft is not None:
-                    session, notes = self._put_together(place.draft)
+                    session, notes = self._put_together(place.draft, place.log)
                 else:
                     form, session, notes = _session(
                         value_at(place.file, place.source, place.offset, place.length),
@@ -197,13 +205,13 @@ class TraceSet(Sequence[Session]):
     def file_of(self, index: int) -> str:
         """The file that a session begins in."""
         place = self._places[index]
-        if place.draft is None:
+        if place.draft is None or not place.log:
             return str(place.file.path)
         return place.draft.source.rpartition(":")[0] or place.draft.source
 
     def is_from_log(self, index: int) -> bool:
         """Whether a session comes from a log of somebody's work."""
-        return self._places[index].draft is not None
+        return self._places[index].log
 
     def readable(self) -> Iterator[Session]:
         """Every session that can be read, in order; the others are named in `skipped`.
@@ -254,7 +262,7 @@ class TraceSet(Sequence[Session]):
         for form, kept in parts.items():
             drafts = LOGS[form].drafts(kept, self._reading)
             self._places += [
-                _Place(File(Path(draft.source), None), draft=draft) for draft in drafts
+                _Place(File(Path(draft.source), None), draft=draft, log=True) for draft in drafts
             ]
 
     def _found(self) -> Iterator[File]:
@@ -287,9 +295,27 @@ class TraceSet(Sequence[Session]):
     def _noted(self, file: File) -> Notes:
         return self._notes.setdefault(str(file.path), Notes())
 
-    def _put_together(self, draft: Draft) -> tuple[Session, Notes]:
+    def _draft_shared(self, index: int) -> None:
+        """Read a session that may share prefixes with others, as far as that has to be known."""
+        place = self._places[index]
+        if not place.shares or place.draft is not None or self._form not in (None, "weka"):
+            return
+        try:
+            value = value_at(place.file, place.source, place.offset, place.length)
+            if not weka.recognises(value) or not weka.is_global(value):
+                return
+            draft, notes = weka.draft(value, place.source)
+        except TraceError:
+            return  # told when it is asked for
+        self.formats[str(place.file.path)] = "weka"
+        self._noted(place.file).merge(notes)
+        self._places[index] = replace(place, draft=draft)
+
+    def _put_together(self, draft: Draft, log: bool) -> tuple[Session, Notes]:
         session, notes = recorded.session(draft, self._reading.gap_s)
-        if draft.dated and session.start_s is not None:
+        if not log:
+            session = replace(session, start_s=None)
+        elif draft.dated and session.start_s is not None:
             session = replace(session, start_s=session.start_s - self._origin_s)
         return session, notes
 
@@ -299,8 +325,8 @@ class TraceSet(Sequence[Session]):
         Of a file in a folder that holds one session only the head is looked at, so that ten
         thousand of them cost little; one that was *named* is looked through.
         """
-        if not file.named and self._form is None and _is_one_session(file):
-            self._places.append(_Place(file))
+        if not file.named and self._form is None and (head := _head_of_one_session(file)):
+            self._places.append(_Place(file, shares=_shares(head)))
             return
         notes = self._noted(file)
         found, by_lines = records(file, notes)
@@ -313,8 +339,13 @@ class TraceSet(Sequence[Session]):
             parts.setdefault(form, []).append(part)
         elif by_lines and file.is_plain():
             notes.clear()  # they come again when the lines are read
-            places = [_Place(file, offset, length, n) for n, offset, length in lines(file)]
-            self._places += places if len(places) > 1 else [_Place(file)]
+            places = [
+                _Place(file, offset, length, number, shares=_shares(head))
+                for number, offset, length, head in lines(file)
+            ]
+            if len(places) == 1:
+                places = [_Place(file, shares=places[0].shares)]
+            self._places += places
         else:
             self._keep(file, found, notes)
         if self.strict:
@@ -325,12 +356,17 @@ class TraceSet(Sequence[Session]):
         for number, value in found:
             place = _Place(file, number=number)
             try:
-                _, session, noted = _session(value, place.source, self._form)
+                form, session, noted = _session(value, place.source, self._form)
+                if form == "weka" and weka.is_global(value):
+                    draft, noted = weka.draft(value, place.source)
+                    place = replace(place, draft=draft)
+                else:
+                    place = replace(place, session=session)
             except TraceError as error:
                 self._skip(place.source, error)
                 continue
             notes.merge(noted)
-            self._places.append(replace(place, session=session))
+            self._places.append(place)
 
     def _choose(self) -> None:
         kept = list(range(len(self)))
@@ -360,6 +396,7 @@ class TraceSet(Sequence[Session]):
         self._origin_s = min(dates, default=0.0)
 
     def _head(self, index: int) -> Head:
+        self._draft_shared(index)
         draft = self._places[index].draft
         if draft is None:
             calls = self[index].calls
@@ -436,17 +473,24 @@ def content_hash(trace: TraceSet, look: Callable[[], None] = lambda: None) -> st
     return digest.hexdigest()
 
 
-def _is_one_session(file: File) -> bool:
-    """Whether the head of a file shows one session and nothing else."""
+def _head_of_one_session(file: File) -> bytes:
+    """The head of a file that shows one session and nothing else; nothing of other files."""
     if file.path.suffix in _LINES or not file.is_plain():
-        return False
+        return b""
     with file.open() as stream:
         head = stream.read(HEAD_BYTES)
-    return (
+    if (
         head.lstrip()[:1] == b"{"
         and b"\n" not in head.rstrip()
         and _SESSION_IN_HEAD.search(head) is not None
-    )
+    ):
+        return head
+    return b""
+
+
+def _shares(head: bytes) -> bool:
+    """Whether the head of a session says that its block ids are common to a set."""
+    return _GLOBAL_IN_HEAD.search(head) is not None
 
 
 @contextmanager

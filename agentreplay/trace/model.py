@@ -32,7 +32,8 @@ class Call(NamedTuple):
         gap_s: Seconds from the latest end of `after` (or the session's start) to `start_s`;
             never negative.
         parent: Index of the latest earlier call that shares the most leading tokens with this
-            prompt; None where none shares a block.
+            prompt; None where none shares a block. Below zero it counts from the end of
+            `Session.lent`: a call of another session.
         shared: How many leading tokens `parent`'s prompt and this one share; a multiple of the
             session's block size.
         system: Leading tokens that are tool definitions and system prompt of this call's agent.
@@ -66,6 +67,10 @@ class Session:
         calls: The calls; every index in `after` and `parent` is smaller than the call's own.
         block_size: Tokens a block; every `shared` is a multiple of it.
         source: The file (and line, where a file holds several) that it was read from.
+        lent: Calls of other sessions that prompts of this one begin with, where the block ids
+            of a set are common to its sessions. They are not sent; only their prompts count.
+        names: The numbers of `prompts` in the whole set, in order of time; empty where sessions
+            share nothing. A call has its number in every session that it is lent to.
     """
 
     id: str
@@ -73,6 +78,17 @@ class Session:
     calls: tuple[Call, ...]
     block_size: int
     source: str
+    lent: tuple[Call, ...] = ()
+    names: tuple[int, ...] = ()
+
+    @property
+    def prompts(self) -> tuple[Call, ...]:
+        """The calls and behind them the lent ones, so that every `parent` is an index of it."""
+        return self.calls + self.lent
+
+    def name(self, i: int) -> int:
+        """What text that call *i* of `prompts` brings is named by."""
+        return self.names[i] if self.names else i
 
 
 Trace: TypeAlias = Sequence[Session]

@@ -7,9 +7,9 @@ could have shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentreplay.plan import Plan, Visit
 from agentreplay.trace.model import Call, Session
 
 
@@ -20,20 +20,28 @@ class Ledger:
     The new tokens of a call, from its `shared` to its end, are named by the call. Whoever holds
     one of them holds all tokens before it, so for each call the furthest position that was sent
     says everything.
+
+    Attributes:
+        session: Whose prompts are asked for.
+        sent: The furthest position by the call's name; several sessions of a set may share it.
     """
 
-    calls: Sequence[Call]
-    block_size: int
+    session: Session
     sent: dict[int, int] = field(default_factory=dict)
+    _prompts: tuple[Call, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._prompts = self.session.prompts
 
     def seen(self, i: int, limit: int | None = None) -> int:
         """How many leading tokens (whole blocks) of call *i*'s first *limit* were sent before."""
         end = self._whole(i, limit)
         at: int | None = i
         while at is not None:
-            call = self.calls[at]
-            if self.sent.get(at, 0) > call.shared:
-                return min(self.sent[at], end)
+            call = self._prompts[at]
+            sent = self.sent.get(self.session.name(at), 0)
+            if sent > call.shared:
+                return min(sent, end)
             end = min(end, call.shared)
             at = call.parent
         return 0
@@ -42,16 +50,16 @@ class Ledger:
         """Note that the first *limit* tokens of call *i*'s prompt are being sent."""
         end = self._whole(i, limit)
         at: int | None = i
-        while at is not None and self.sent.get(at, 0) < end:
-            call = self.calls[at]
+        while at is not None and self.sent.get(name := self.session.name(at), 0) < end:
+            call = self._prompts[at]
             if end > call.shared:
-                self.sent[at] = end
+                self.sent[name] = end
             end = min(end, call.shared)
             at = call.parent
 
     def _whole(self, i: int, limit: int | None) -> int:
-        tokens = self.calls[i].isl if limit is None else min(limit, self.calls[i].isl)
-        return tokens // self.block_size * self.block_size
+        tokens = self._prompts[i].isl if limit is None else min(limit, self._prompts[i].isl)
+        return tokens // self.session.block_size * self.session.block_size
 
 
 def shared_by_plays(session: Session) -> list[int]:
@@ -60,14 +68,67 @@ def shared_by_plays(session: Session) -> list[int]:
     A block belongs to all plays where it lies wholly inside the `system` tokens of the call that
     first held it, and what follows a block of one play only can't be found by another.
     """
-    block, common = session.block_size, list[int]()
-    for call in session.calls:
+    block, prompts = session.block_size, session.prompts
+    common = [0] * len(prompts)
+    first = -len(session.lent)
+    for i in sorted(range(first, len(session.calls)), key=session.name):
+        call = prompts[i]
         whole = min(call.system, call.isl) // block * block
         if call.parent is not None:
             inherited = common[call.parent]
             whole = inherited if inherited < call.shared else max(call.shared, whole)
-        common.append(whole)
-    return common
+        common[i] = whole
+    return common[: len(session.calls)]
+
+
+class Sends:
+    """What one play sends, and how much of it was sent before."""
+
+    def __init__(self, session: Session, own: dict[int, int], common: dict[int, int]) -> None:
+        self._own = Ledger(session, own)
+        self._common = Ledger(session, common)
+        self._limits = shared_by_plays(session)
+
+    def send(self, i: int) -> int:
+        """Note that call *i* is being sent; how many of its leading tokens were before."""
+        seen = max(self._own.seen(i), self._common.seen(i, self._limits[i]))
+        self._own.add(i)
+        self._common.add(i, self._limits[i])
+        return seen
+
+
+class Sent:
+    """What plays have sent, as far as later ones can find it again.
+
+    All plays of a session have tools and system prompt in common. Where sessions share prefixes,
+    all plays of one pass over the set have everything in common, and all passes the system
+    prompts; what was sent in a pass is forgotten when every lane has left it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._common: dict[int | None, dict[int, int]] = {}
+        self._laps: dict[int, dict[int, int]] = {}
+        self._lap_of: dict[int, int] = {}
+
+    def play(self, session: Session, visit: Visit) -> Sends:
+        """A play that begins."""
+        if not shares_over_set(session, self._plan):
+            return Sends(session, {}, self._common.setdefault(visit.session, {}))
+        self._lap_of[visit.lane] = visit.lap
+        if len(self._lap_of) == self._plan.users:
+            oldest = min(self._lap_of.values())
+            self._laps = {lap: sent for lap, sent in self._laps.items() if lap >= oldest}
+        lap = self._laps.setdefault(visit.lap, {})
+        return Sends(session, lap, self._common.setdefault(None, {}))
+
+
+def shares_over_set(session: Session, plan: Plan) -> bool:
+    """Whether plays of a session share text with those of other sessions.
+
+    Where the server's own answers are sent back, nothing of them is in another session.
+    """
+    return bool(session.names) and plan.history != "live"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +159,15 @@ class Reuse:
         return self.seen_blocks / self.blocks if self.blocks else None
 
 
-def session_reuse(session: Session) -> Reuse:
-    """Reuse within one recorded session, in order of the recorded starts, nothing ever evicted."""
-    ledger = Ledger(session.calls, session.block_size)
+def session_reuse(session: Session, sent: dict[int, int] | None = None) -> Reuse:
+    """Reuse of one recorded session, in order of the recorded starts, nothing ever evicted.
+
+    Args:
+        session: The session.
+        sent: What sessions of the set that share prefixes have sent before, which is added to;
+            None to look at this one alone.
+    """
+    ledger = Ledger(session, sent if sent is not None and session.names else {})
     tokens = seen = blocks = 0
     for i, call in enumerate(session.calls):
         seen += ledger.seen(i)

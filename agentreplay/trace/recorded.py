@@ -7,9 +7,10 @@ that into `Recorded`, in numbers only, groups the calls into a `Draft`, and `ses
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import count
 
 from agentreplay.errors import TraceError
 from agentreplay.trace.model import MOST_TOKENS, Call, Notes, Session
@@ -72,8 +73,9 @@ class Recorded:
             before it too. For blocks, those of whole blocks only.
         ends: How many tokens the prompt has up to the end of each piece; empty for blocks.
         parent: The earlier call whose prompt this one continues, where the log tells that by
-            counts and not by pieces.
+            counts and not by pieces, or `relate` has found it.
         shared: How many leading tokens it has in common with `parent`.
+        name: Its number in the set, in order of time, where sessions share prefixes.
     """
 
     start_s: float | None
@@ -89,6 +91,7 @@ class Recorded:
     ends: Sequence[int] = ()
     parent: Recorded | None = None
     shared: int = 0
+    name: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class Draft:
         notes: Of the file that it begins in.
         block_size: Tokens a block.
         project: The project, or folder, that the session worked on.
+        scope: Within what its block ids name the same as those of other sessions (a file, a
+            trace); None where they are its own.
     """
 
     id: str
@@ -112,6 +117,7 @@ class Draft:
     notes: Notes = field(default_factory=Notes)
     block_size: int = BLOCK_TOKENS
     project: str | None = None
+    scope: str | None = None
 
     @property
     def start_s(self) -> float | None:
@@ -166,6 +172,52 @@ def continue_by_counts(calls: Iterable[Recorded]) -> None:
             longest[call.model] = call
 
 
+def relate(drafts: Iterable[Draft], gap_s: float | None = None) -> None:
+    """Find what sessions whose block ids have one scope share, each with all before it in time.
+
+    Each call gets its parent and a number in the set; the ids have served, and go.
+    """
+    scopes: dict[tuple[str, int], list[Draft]] = {}
+    for draft in drafts:
+        if draft.scope is not None and not any(call.ends for call in draft.calls):
+            scopes.setdefault((draft.scope, draft.block_size), []).append(draft)
+    names = count()
+    for (_, size), members in scopes.items():
+        rows: list[tuple[float, int, Recorded]] = []
+        for place, draft in enumerate(members):
+            try:
+                timed = _in_time(draft, gap_s, Notes())
+            except TraceError:
+                continue  # whoever reads it is told
+            if any(call.prompt for call, *_ in timed[1:]):
+                for call, *_ in timed:
+                    call.parent, call.shared = None, 0  # ids tell more than counts
+            rows += [(start_s, place, call) for call, start_s, _ in timed]
+        rows.sort(key=lambda row: row[0])
+        if _share(rows, size):
+            for *_, call in rows:
+                call.name = next(names)
+
+
+def _share(rows: Sequence[tuple[float, int, Recorded]], size: int) -> bool:
+    """Relate calls in order of time, given with their sessions; whether sessions share."""
+    named = [(place, call) for _, place, call in rows if call.prompt]
+    prompts = [call.prompt for _, call in named]
+    if len(set(map(type, prompts))) > 1:
+        prompts = list(map(list, prompts))
+    places = [place for place, _ in named]
+    across = False
+    for (place, call), (parent, blocks) in zip(
+        named, shared_prefixes(prompts, places), strict=True
+    ):
+        call.prompt = ()
+        if parent is not None:
+            across = across or places[parent] != place
+            call.parent = named[parent][1]
+            call.shared = min(blocks * size, call.isl, call.parent.isl)
+    return across
+
+
 def session(draft: Draft, gap_s: float | None = None) -> tuple[Session, Notes]:
     """Put a session together: order, ends, prefixes, who waits for whom.
 
@@ -176,7 +228,11 @@ def session(draft: Draft, gap_s: float | None = None) -> tuple[Session, Notes]:
     rows = _in_time(draft, gap_s, notes)
     origin_s = rows[0][1]
     size = draft.block_size
-    relations = _relations([call for call, *_ in rows], size)
+    own = [call for call, *_ in rows]
+    others = _others(own)
+    places = {call: i for i, call in enumerate(own)}
+    places |= {call: i - len(others) for i, call in enumerate(others)}
+    relations = _relations(own, size, places)
     calls = [
         Call(  # by position: there are many
             start_s - origin_s,
@@ -195,8 +251,42 @@ def session(draft: Draft, gap_s: float | None = None) -> tuple[Session, Notes]:
         )
         for (call, start_s, end_s), (parent, shared) in zip(rows, relations, strict=True)
     ]
-    linked = link(with_estimated_ends(calls), size)
-    return Session(draft.id, draft.start_s, linked, size, draft.source), notes
+    lent = tuple(_lent(call, size, places) for call in others)
+    names = tuple(call.name for call in (*own, *others) if call.name is not None)
+    linked = link(with_estimated_ends(calls), size, lent)
+    return Session(draft.id, draft.start_s, linked, size, draft.source, lent, names), notes
+
+
+def _lent(call: Recorded, size: int, places: Mapping[Recorded, int]) -> Call:
+    """A call of another session, of which only the prompt counts."""
+    return Call(
+        start_s=0.0,
+        end_s=0.0,
+        timed=False,
+        isl=call.isl,
+        osl=call.osl,
+        after=(),
+        gap_s=0.0,
+        parent=None if call.parent is None or call.shared < size else places[call.parent],
+        shared=call.shared // size * size,
+        system=min(call.system, call.isl),
+        agent=call.agent,
+        model=call.model,
+        cached=call.cached,
+    )
+
+
+def _others(calls: Sequence[Recorded]) -> list[Recorded]:
+    """The calls of other sessions above these, in order of time; none where sessions share none."""
+    own, found = set(calls), dict[Recorded, int]()
+    for call in calls:
+        above = call.parent
+        while above is not None and above.name is not None:
+            if above in own or above in found:
+                break
+            found[above] = above.name
+            above = above.parent
+    return sorted(found, key=found.__getitem__)
 
 
 _Timed = tuple[Recorded, float, float | None]
@@ -237,10 +327,12 @@ def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
     return rows
 
 
-def _relations(calls: Sequence[Recorded], block_size: int) -> list[tuple[int | None, int]]:
+def _relations(
+    calls: Sequence[Recorded], block_size: int, places: Mapping[Recorded, int]
+) -> list[tuple[int | None, int]]:
     """For each call, the earlier one that it shares the most leading tokens with, and how many."""
-    if not any(call.prompt for call in calls):
-        return _counted(calls)
+    if not any(call.prompt for call in calls[1:]):
+        return [_counted(places, i, call) for i, call in enumerate(calls)]
     relations: list[tuple[int | None, int]] = []
     for call, (parent, pieces) in zip(
         calls, shared_prefixes([call.prompt for call in calls]), strict=True
@@ -259,15 +351,7 @@ def _relations(calls: Sequence[Recorded], block_size: int) -> list[tuple[int | N
     return relations
 
 
-def _counted(calls: Sequence[Recorded]) -> list[tuple[int | None, int]]:
-    """The same where the log tells it by counts."""
-    relations: list[tuple[int | None, int]] = []
-    places: dict[Recorded, int] = {}
-    for i, call in enumerate(calls):
-        parent = call.parent
-        if parent is None or (place := places.get(parent)) is None:
-            relations.append((None, 0))
-        else:
-            relations.append((place, min(call.shared, call.isl, parent.isl)))
-        places[call] = i
-    return relations
+def _counted(places: Mapping[Recorded, int], i: int, call: Recorded) -> tuple[int | None, int]:
+    if call.parent is None or places.get(call.parent, i) >= i:
+        return None, 0
+    return places[call.parent], min(call.shared, call.isl, call.parent.isl)

@@ -86,13 +86,13 @@ def refuse_faults(file: File, notes: Notes) -> None:
             raise TraceError(f"{file.path}: {fault.partition(',')[0]}")
 
 
-def lines(file: File) -> Iterator[tuple[int, int, int]]:
-    """Number, offset and length of the lines of a plain file that are not blank."""
+def lines(file: File) -> Iterator[tuple[int, int, int, bytes]]:
+    """Number, offset, length and head of the lines of a plain file that are not blank."""
     with file.open(_AHEAD_BYTES) as stream:
         offset = stream.tell()  # behind a byte-order mark
         for number, line in enumerate(stream, 1):
             if line.strip():
-                yield number, offset, len(line)
+                yield number, offset, len(line), line[:HEAD_BYTES]
             offset += len(line)
 
 

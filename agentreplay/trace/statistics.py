@@ -30,7 +30,7 @@ class Statistics:
             say so; None where none does.
         recorded_seconds: Sum of the sessions' lengths.
         prefix_reuse: Share of the input tokens that the same session had sent before, in whole
-            blocks; None without input.
+            blocks, or any session of the set where they share prefixes; None without input.
         prefix_reuse_blocks: The same as a share of all whole blocks; None without a block.
         input: Input tokens a call.
         output: Output tokens a call.
@@ -75,7 +75,7 @@ def statistics(sessions: Iterable[Session]) -> Statistics:
     sizes, largest, lengths_s = array("q"), array("q"), array("d")
     cached, cached_calls, subagents, in_flight = 0, 0, 0, 0
     models: Counter[str] = Counter()
-    reuse = Reuse()
+    reuse, sent = Reuse(), dict[int, int]()
     for session in sessions:
         calls = session.calls
         inputs.extend(call.isl for call in calls)
@@ -90,7 +90,7 @@ def statistics(sessions: Iterable[Session]) -> Statistics:
         subagents += len({call.agent for call in calls} - {""})
         models.update(call.model for call in calls if call.model is not None)
         in_flight = max(in_flight, _in_flight(session))
-        reuse += session_reuse(session)
+        reuse += session_reuse(session, sent)
     return Statistics(
         sessions=len(sizes),
         calls=len(inputs),

@@ -8,9 +8,10 @@ waiting. Nothing here knows a format.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from agentreplay.trace.model import Call, Session
 
@@ -55,40 +56,59 @@ def with_estimated_ends(calls: Sequence[Call]) -> list[Call]:
     return filled
 
 
-def shared_prefixes(prompts: Sequence[Sequence[int]]) -> list[tuple[int | None, int]]:
+def shared_prefixes(
+    prompts: Sequence[Sequence[Any]], sessions: Sequence[int] | None = None
+) -> list[tuple[int | None, int]]:
     """For each prompt, given as block ids: its parent, and how many blocks they share.
 
     An id names a block and all before it, so the ids of a prompt that occurred before are a
     prefix of it.
 
+    Args:
+        prompts: Sequences of one type, in order of time.
+        sessions: The session of each prompt; None: they are all of one.
+
     Returns:
-        (index of the latest earlier prompt that shares the most leading blocks, or None; number
-        of blocks).
+        (index of the latest earlier prompt of the session that shares the most leading blocks;
+        where those of other sessions share more, of the first that does; or None; number of
+        blocks).
     """
-    seen: set[int] = set()
+    blocks: set[Any] = set()
+    first: dict[Any, int] = {}  # where there are sessions, blocks with the prompt that brought them
+    seen = blocks if sessions is None else first
+    earlier: dict[int, list[int]] = {}
     relations: list[tuple[int | None, int]] = []
     for i, ids in enumerate(prompts):
-        parent, shared = _longest_shared(prompts, i, seen)
+        own = earlier.setdefault(sessions[i] if sessions is not None else 0, [])
+        parent, shared = _longest_shared(prompts, i, own, seen, first)
+        own.append(i)
         new = ids[shared:]
         known = len(seen)
-        seen.update(new)
+        if sessions is None:
+            blocks.update(new)
+        else:
+            first.update(dict.fromkeys(new, i))
         if len(seen) - known < len(new) or (shared and parent is None):
-            return shared_prefixes(_chained(prompts))
+            return shared_prefixes(_chained(prompts), sessions)
         relations.append((parent, shared))
     return relations
 
 
 def _longest_shared(
-    prompts: Sequence[Sequence[int]], i: int, seen: set[int]
+    prompts: Sequence[Sequence[Any]],
+    i: int,
+    own: Sequence[int],
+    seen: Container[Any],
+    first: Mapping[Any, int],
 ) -> tuple[int | None, int]:
     """The parent of prompt *i*, and how many of its blocks were *seen*.
 
     Without a parent though blocks were seen, ids don't name all before them.
     """
-    ids, before = prompts[i], prompts[i - 1] if i else ()
+    ids, before = prompts[i], prompts[own[-1]] if own else ()
     shared = len(before)
     if shared and ids[:shared] == before and (shared == len(ids) or ids[shared] not in seen):
-        return i - 1, shared  # most prompts continue the one before
+        return own[-1], shared  # most prompts continue the one before
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high) // 2
@@ -98,16 +118,18 @@ def _longest_shared(
             high = middle
     if low:
         last = ids[low - 1]
-        for j in range(i - 1, -1, -1):
+        for j in reversed(own):
             earlier = prompts[j]
             if len(earlier) >= low and earlier[low - 1] == last:
                 return (j if earlier[:low] == ids[:low] else None), low
+        if last in first and prompts[first[last]][:low] == ids[:low]:
+            return first[last], low
     return None, low
 
 
-def _chained(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def _chained(prompts: Sequence[Sequence[Any]]) -> list[list[int]]:
     """Rename ids that name only their own block so that they name all before it as well."""
-    names: dict[tuple[int, int], int] = {}
+    names: dict[tuple[int, Any], int] = {}
     chained = []
     for ids in prompts:
         name, renamed = 0, []
@@ -124,20 +146,25 @@ def common_prefix(calls: Sequence[Call], i: int, j: int, at_least: int = 1) -> i
     Walks the two up the tree of parents to where they meet: the least `shared` on the way, since
     a call shares with no earlier one more than with its parent.
     """
-    shared = min(calls[i].isl, calls[j].isl)
-    while i != j:
-        if i < j:
-            i, j = j, i
-        call = calls[i]
-        if call.shared < shared:
-            shared = call.shared
+    least = calls[i].isl
+    way = {i: least}  # what call i shares with each of those above it
+    call = calls[i]
+    while call.parent is not None and call.shared >= at_least:
+        least = min(least, call.shared)
+        way[call.parent] = least
+        call = calls[call.parent]
+    shared = calls[j].isl
+    while j not in way:
+        call = calls[j]
+        shared = min(shared, call.shared)
         if call.parent is None or shared < at_least:
             return 0
-        i = call.parent
-    return shared
+        j = call.parent
+    shared = min(shared, way[j])
+    return shared if shared >= at_least else 0
 
 
-def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
+def link(calls: Sequence[Call], block_size: int, lent: tuple[Call, ...] = ()) -> tuple[Call, ...]:
     """Fill in `after` and `gap_s` of calls that are in order of `start_s`, in causal order.
 
     A call that continues a chain waits for the chain's last call; one of another agent begins a
@@ -146,7 +173,7 @@ def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
     the session; without one it is a root. Either also waits for every chain that came and went
     since its predecessor ended.
     """
-    chains, predecessors = _chains(calls, block_size)
+    chains, predecessors = _chains(calls, block_size, lent)
     members = list(_members(chains).items())
     begun_s = [calls[indices[0]].start_s for _, indices in members]  # ascending, as the calls are
     linked = []
@@ -172,13 +199,25 @@ def link(calls: Sequence[Call], block_size: int) -> tuple[Call, ...]:
     return tuple(linked)
 
 
+def alone(session: Session) -> Session:
+    """The session with what its calls share among each other, and nothing of other sessions."""
+    calls, prompts = [], session.prompts
+    for i, call in enumerate(session.calls):
+        if call.parent is not None and call.parent < 0:
+            shares = ((common_prefix(prompts, i, j), j) for j in range(i))
+            shared, parent = max(shares, default=(0, 0))
+            call = call._replace(parent=parent if shared else None, shared=shared)
+        calls.append(call)
+    return replace(session, calls=tuple(calls), lent=(), names=())
+
+
 def recorded_order(session: Session) -> Session:
     """The session in which nothing overtakes what it did not overtake in the recording.
 
     Each call also waits for the latest call of every other chain that had ended when it began.
     """
     calls = session.calls
-    chains, _ = _chains(calls, session.block_size)
+    chains, _ = _chains(calls, session.block_size, session.lent)
     members = _members(chains)
     ordered = []
     for i, call in enumerate(calls):
@@ -203,14 +242,17 @@ def waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
     return Call._make((*call[:5], tuple(after), gap_s if gap_s > 0 else 0.0, *call[7:]))
 
 
-def _chains(calls: Sequence[Call], block_size: int) -> tuple[list[int], list[int | None]]:
+def _chains(
+    calls: Sequence[Call], block_size: int, lent: tuple[Call, ...]
+) -> tuple[list[int], list[int | None]]:
     """The chain of each call, and the call that it waits for first."""
+    prompts = (*calls, *lent)
     chains: list[int] = []
     predecessors: list[int | None] = []
     lasts: list[int] = []  # the last call of each chain
     ends: dict[str | None, list[tuple[float, int]]] = {None: []}  # by agent, and of all
     for i, call in enumerate(calls):
-        continued = _continued(calls, i, chains, lasts, block_size)
+        continued = _continued(prompts, i, chains, lasts, block_size)
         if continued is None:
             for j in range(len(ends[None]), i):
                 end = calls[j].end_s, -j
@@ -239,10 +281,11 @@ def _continued(
     call = calls[i]
     if call.parent is None:
         return None  # it shares with none
-    chain = chains[call.parent]
-    if lasts[chain] == call.parent and calls[call.parent].agent == call.agent:
+    chain = chains[call.parent] if call.parent >= 0 else None
+    if chain is not None and lasts[chain] == call.parent:
         needed = _least_shared(calls[call.parent], call, block_size)
-        if needed is not None and call.shared >= needed:
+        own = calls[call.parent].agent == call.agent
+        if own and needed is not None and call.shared >= needed:
             return chain  # with no other call it shares more
     continued, longest = None, 0
     for chain, last in enumerate(lasts):

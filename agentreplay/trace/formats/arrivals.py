@@ -6,16 +6,14 @@ describes the formats. A file is a trace of its own. Only Bailian's requests bel
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count as counter
 from pathlib import PurePath
 from typing import Any
 
 from agentreplay.errors import TraceError
 from agentreplay.trace.fields import count, number, string, unix_s
-from agentreplay.trace.formats.mooncake import block_ids, block_size, note_shared
+from agentreplay.trace.formats.mooncake import block_ids, block_size
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import BLOCK_TOKENS, Draft, Reading, Recorded
 
@@ -63,14 +61,16 @@ def read(
     size = block_size([(row.call.isl, len(row.ids)) for row in rows], BAILIAN_BLOCK, notes)
     rows = _consistent(rows, size, path, notes)
     sessions = _chains(rows, notes)
-    _name_blocks(sessions.values(), size, notes)
     file, drafts = str(path), []
     for first, session in sessions.items():
         source = f"{file}:{session[0].line}"
+        for row in session:
+            row.call.prompt = row.ids[: row.call.isl // size]
         calls = [row.call for row in session]
         name = first if isinstance(first, str) else source
         tokens = size if any(row.ids for row in session) else BLOCK_TOKENS
-        drafts.append(Draft(name, source, calls, session[0].dated, notes, tokens))
+        dated = session[0].dated
+        drafts.append(Draft(name, source, calls, dated, notes, tokens, scope=file))
     return drafts
 
 
@@ -185,20 +185,3 @@ def _chains(rows: Sequence[_Row], notes: Notes) -> dict[str | _Row, list[_Row]]:
         firsts |= dict.fromkeys(way, first)
         sessions.setdefault(first, []).append(row)
     return sessions
-
-
-def _name_blocks(sessions: Iterable[list[_Row]], size: int, notes: Notes) -> None:
-    """Name the whole blocks of sessions of several calls, and note what sessions share."""
-    different: set[Any] = set()
-    apart = whole = 0
-    for session in sessions:
-        prompts = [row.ids[: row.call.isl // size] for row in session if row.ids]
-        own = set().union(*prompts)
-        different |= own
-        apart += len(own)
-        whole += sum(map(len, prompts))
-        if len(session) > 1:
-            names: defaultdict[Any, int] = defaultdict(counter().__next__)
-            for row in session:
-                row.call.prompt = [names[block] for block in row.ids[: row.call.isl // size]]
-    note_shared(apart - len(different), whole, notes)

@@ -127,6 +127,7 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
                 dated=True,
                 notes=part.notes,
                 block_size=size,
+                scope="dynamo",
             )
         )
     return made
@@ -184,7 +185,7 @@ def _request(
     if chain is None:
         notes.add("requests of no session, each one of its own", line)
         chain = (None, f"{path}:{line}")
-    elif size:
+    if size:
         call.prompt = _blocks(replay, recorded or isl, size, names, line, notes)
     return _Request(line, call, chain, parent, identity(request.get("request_id")), size)
 

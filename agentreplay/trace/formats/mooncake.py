@@ -7,10 +7,9 @@ trace of its own: its block ids and session ids mean nothing in another one.
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count as counter
 from itertools import pairwise
 from math import ceil
 from pathlib import PurePath
@@ -128,26 +127,22 @@ def read(
             sessions.setdefault((row.play, row.session), []).append(row)
     if not agentic:
         _find_out_what_is_new(sessions.values(), size, path, reading, notes)
-    distinct = _compare(rows, size)
+    _compare(rows, size)
     groups = _plays(sessions) if agentic else list(sessions.values())
     groups += _continued(alone)
-    whole = sum(len(row.call.prompt) for row in rows if row.ids)
     if agentic:
         _schedule(rows, notes)
     groups.sort(key=lambda group: group[0].line)
-    file, drafts, apart = str(path), [], 0
+    file, drafts = str(path), []
     for group in groups:
         first = group[0]
         if len(group) > 1:
-            apart += _complete(group, labelled=agentic)
-        elif first.ids:
-            apart += len(first.call.prompt)
-            first.call.prompt = ()  # it shares with nothing
+            _complete(group, labelled=agentic)
         source = f"{file}:{first.line}"
         tokens = size if any(row.ids for row in group) else BLOCK_TOKENS
         name = first.play or first.session or source
-        drafts.append(Draft(name, source, [row.call for row in group], dated, notes, tokens))
-    note_shared(apart - distinct, whole, notes)
+        calls, scope = [row.call for row in group], f"{file}:{first.play or ''}"
+        drafts.append(Draft(name, source, calls, dated, notes, tokens, scope=scope))
     return drafts
 
 
@@ -345,15 +340,6 @@ def block_size(lengths: Iterable[tuple[int, int]], usual: int, notes: Notes) -> 
     return size
 
 
-def note_shared(shared: int, whole: int, notes: Notes) -> None:
-    """Say how many of a file's *whole* blocks a session has in common with one before it."""
-    if shared:
-        notes.add(
-            f"block ids shared with other sessions: {shared} of {whole} whole blocks, "
-            "sharing is replayed within sessions only"
-        )
-
-
 def _consistent(rows: list[_Row], size: int, path: PurePath, notes: Notes) -> list[_Row]:
     """The rows whose ids, if any, are as many as their length has blocks, begun ones included.
 
@@ -375,12 +361,8 @@ def _consistent(rows: list[_Row], size: int, path: PurePath, notes: Notes) -> li
     return [row for row in rows if id(row) not in left_out]
 
 
-def _compare(rows: Sequence[_Row], size: int) -> int:
-    """Keep the ids of whole blocks, and see how many of a row are old; a play's ids are its own.
-
-    Returns:
-        How many different blocks there are.
-    """
+def _compare(rows: Sequence[_Row], size: int) -> None:
+    """Keep the ids of whole blocks, and see how many of a row are old; a play's ids are its own."""
     spaces: dict[str | None, set[Any]] = {}
     for row in rows:
         if not row.ids:
@@ -399,7 +381,6 @@ def _compare(rows: Sequence[_Row], size: int) -> int:
         row.again = bool(blocks) and blocks[-1] in seen
         seen.update(blocks[low:] if low else blocks)
         row.ids = blocks or row.ids  # the begun block's has served
-    return sum(map(len, spaces.values()))
 
 
 # --- Sessions -------------------------------------------------------------------------------------
@@ -498,41 +479,26 @@ def _new(session: Sequence[_Row], size: int) -> int:
     return score
 
 
-def _complete(rows: Sequence[_Row], *, labelled: bool) -> int:
-    """Times, lengths of whole prompts, and names of blocks, of a session of several rows.
-
-    Returns:
-        How many different blocks it has.
-    """
+def _complete(rows: Sequence[_Row], *, labelled: bool) -> None:
+    """Times and lengths of whole prompts, of a session of several rows."""
     first = rows[0].call
     if first.start_s is None and any(row.call.start_s is not None for row in rows):
         first.start_s = 0.0  # a session without a stamp begins with the log
     agents: dict[str | None, str] = {}
-    names: defaultdict[Any, int] = defaultdict(counter().__next__)
     last: dict[str | None, Recorded] = {}
-    known: Sequence[Any] = ()  # the blocks of the row before, and their names
-    named: array[int] = array("I")
     for row in rows:
         call, before = row.call, last.get(row.session)
         if labelled:
             call.agent = agents.setdefault(row.session, f"agent {len(agents)}" if agents else "")
         elif before is not None and call.delay_s is not None:
             call.start_s = None  # a delay counts from the end of the row before
-        if row.ids:
-            blocks = call.prompt
-            if blocks[: len(known)] != known:
-                known, named = blocks[:0], named[:0]
-            named = named[:]
-            named.extend(map(names.__getitem__, blocks[len(known) :]))
-            known, call.prompt = blocks, named
-        if row.new_only:
+        if row.new_only and before is not None:
             call.prompt = ()
-            call.isl += before.isl + before.osl if before is not None else 0
+            call.isl += before.isl + before.osl
         if before is not None and call.isl >= before.isl:
             # Where no row has pieces, a prompt that has grown holds the one before.
             call.parent, call.shared = before, before.isl
         last[row.session] = call
-    return len(names)
 
 
 def _plays(sessions: Mapping[_Place, list[_Row]]) -> list[list[_Row]]:

@@ -5,6 +5,7 @@ Pure: a decoded JSON value in, a session and notes out. docs/traces.md describes
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import orjson
 from agentreplay.errors import TraceError
 from agentreplay.trace.fields import string
 from agentreplay.trace.model import MOST_TOKENS, Call, Notes, Session
+from agentreplay.trace.recorded import Draft, Recorded
 from agentreplay.trace.structure import link, shared_prefixes, with_estimated_ends
 
 SESSION_FIELDS = frozenset(
@@ -36,31 +38,27 @@ def recognises(value: object) -> bool:
     )
 
 
+def is_global(value: Mapping[str, Any]) -> bool:
+    """Whether a session's block ids name the same in all sessions of its set."""
+    return value.get("hash_id_scope") == "global"
+
+
 def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
-    """Read one session.
+    """Read one session, by itself.
 
     Raises:
         TraceError: the object has no usable block size or no usable request.
     """
     notes: Notes = Notes()
-    block_size = _count(value.get("block_size"))
-    if not block_size:
-        raise TraceError(f"{source}: block_size is missing or not a positive whole number")
-    _note_unknown(value, SESSION_FIELDS, notes)
-    rows = list(_requests(value, "", 0.0, notes))
-    rows.sort(key=lambda row: row[0].start_s)
-    if not rows:
-        raise TraceError(f"{source}: no usable request")
-    scope = value.get("hash_id_scope")
-    if scope == "global":
-        notes["global block ids: prefixes are shared within the session only"] += 1
-    prompts = [_blocks(call, ids, block_size, notes) for call, ids in rows]
+    block_size, rows, prompts = _rows(value, source, notes)
+    if is_global(value):
+        notes["global block ids, read alone: prefixes are shared within the session only"] += 1
     try:
-        if scope is None:
+        if value.get("hash_id_scope") is None:
             prompts = _separated([call.agent for call, _ in rows], prompts)
         relations = shared_prefixes(prompts)
     except TypeError:
-        raise TraceError(f"{source}: hash_ids holds values that are no ids") from None
+        raise TraceError(f"{source}: {_NO_IDS}") from None
     origin_s = rows[0][0].start_s
     calls = [
         Call(
@@ -78,25 +76,96 @@ def session(value: Mapping[str, Any], source: str) -> tuple[Session, Notes]:
     return Session(name, None, linked, block_size, source), notes
 
 
-def line(session: Session, first_block: int) -> tuple[bytes, int]:
+def draft(value: Mapping[str, Any], source: str) -> tuple[Draft, Notes]:
+    """Read one session whose block ids are global, for the comparison with the others.
+
+    Its times count from its own start, so they say nothing about its arrival.
+
+    Raises:
+        TraceError: the object has no usable block size or no usable request.
+    """
+    notes: Notes = Notes()
+    block_size, rows, prompts = _rows(value, source, notes)
+    calls = [
+        Recorded(
+            call.start_s,
+            call.end_s if call.timed else None,
+            call.isl,
+            call.osl,
+            agent=call.agent,
+            model=call.model,
+            system=call.system,
+            prompt=_packed(ids, source),
+        )
+        for (call, _), ids in zip(rows, prompts, strict=True)
+    ]
+    name = string(value.get("id")) or source
+    return Draft(name, source, calls, False, block_size=block_size, scope="weka"), notes
+
+
+_NO_IDS = "hash_ids holds values that are no ids"
+
+
+def _packed(ids: list[Any], source: str) -> Sequence[Any]:
+    try:
+        return array("Q", ids)
+    except (TypeError, OverflowError):
+        pass
+    try:
+        set(ids)
+    except TypeError:
+        raise TraceError(f"{source}: {_NO_IDS}") from None
+    return ids
+
+
+def _rows(
+    value: Mapping[str, Any], source: str, notes: Notes
+) -> tuple[int, list[tuple[Call, list[Any]]], list[list[Any]]]:
+    """The block size, the requests in order of time, and the ids of their whole blocks."""
+    block_size = _count(value.get("block_size"))
+    if not block_size:
+        raise TraceError(f"{source}: block_size is missing or not a positive whole number")
+    _note_unknown(value, SESSION_FIELDS, notes)
+    rows = list(_requests(value, "", 0.0, notes))
+    rows.sort(key=lambda row: row[0].start_s)
+    if not rows:
+        raise TraceError(f"{source}: no usable request")
+    return block_size, rows, [_blocks(call, ids, block_size, notes) for call, ids in rows]
+
+
+def line(
+    session: Session, first_block: int, known: dict[int, int] | None = None
+) -> tuple[bytes, int]:
     """The session as one line with its line end, and the first block id that is still free.
 
     Blocks are numbered from *first_block* on in order of their first use. Subagents are entries
     with times from the session's start; a call's waits and its cached tokens have no field.
+
+    Args:
+        session: The session.
+        first_block: The first block id that is free.
+        known: The ids at which the new blocks of calls begin, by the calls' names, where sessions
+            share prefixes; it is added to.
     """
     size, free = session.block_size, first_block
-    prompts: list[list[int]] = []
-    entries: list[dict[str, Any]] = []
-    agents: dict[str, dict[str, Any]] = {}
-    for call in session.calls:
+    if known is None or not session.names:
+        known = {}
+    calls = session.prompts
+    prompts: dict[int, list[int]] = {}
+    for i in sorted(range(-len(session.lent), len(session.calls)), key=session.name):
+        call = calls[i]
         inherited = [] if call.parent is None else prompts[call.parent][: call.shared // size]
         new = call.isl // size - len(inherited)
-        prompts.append(inherited + list(range(free, free + new)))
-        free += new
+        first = known.setdefault(session.name(i), free)
+        free = max(free, first + new)
+        prompts[i] = inherited + list(range(first, first + new))
+    entries: list[dict[str, Any]] = []
+    agents: dict[str, dict[str, Any]] = {}
+    for i, call in enumerate(session.calls):
         request: dict[str, Any] = {"t": round(call.start_s, 6), "type": "n"}
         if call.model is not None:
             request["model"] = call.model
-        request |= {"in": call.isl, "out": call.osl, "hash_ids": prompts[-1]}
+        request |= {"in": call.isl, "out": call.osl, "hash_ids": prompts[i]}
         if call.timed:
             request["api_time"] = round(call.end_s - call.start_s, 6)
         if call.agent and call.agent not in agents:
@@ -113,7 +182,7 @@ def line(session: Session, first_block: int) -> tuple[bytes, int]:
         "id": session.id,
         "models": sorted({call.model for call in session.calls if call.model is not None}),
         "block_size": size,
-        "hash_id_scope": "local",
+        "hash_id_scope": "global" if session.names else "local",
         "system_tokens": max((c.system for c in session.calls if not c.agent), default=0),
         "requests": entries,
     }
