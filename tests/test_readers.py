@@ -46,12 +46,12 @@ from test_structure import in_flight, more_in_flight, recorded, simulated
 from virtually import oracle, replay
 
 from agentreplay.errors import TraceError
+from agentreplay.trace import structure
 from agentreplay.trace.export import exported
 from agentreplay.trace.formats import native
 from agentreplay.trace.load import FORMATS, SESSIONS, TraceSet, open_set
 from agentreplay.trace.model import Session
 from agentreplay.trace.statistics import statistics
-from agentreplay.trace.structure import alone
 
 BROKEN = "lines of broken JSON, left out"
 
@@ -756,5 +756,5 @@ def test_shared_samples_come_back_through_native(tmp_path: Path, folder: str) ->
     """That holds for recordings by others."""
     trace = open_set(SHARED / "data" / "formats" / folder, chars_per_token=4.0, gap_s=1.0)
     written = write(tmp_path, {"out.jsonl": b"".join(exported(trace, "native", 0)) or b"[]"})
-    expected = rounded(list(map(alone, shared_sessions(folder))))
+    expected = rounded(list(map(structure.alone, shared_sessions(folder))))
     assert rounded(list(open_set(written / "out.jsonl"))) == expected

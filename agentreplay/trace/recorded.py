@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import count
 
 from agentreplay.errors import TraceError
-from agentreplay.trace.model import MOST_TOKENS, Call, Notes, Session
+from agentreplay.trace.model import Call, Notes, Session
 from agentreplay.trace.structure import (
     ROUNDING_S,
     link,
@@ -303,9 +303,6 @@ def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
     rows: list[_Timed] = []
     clock_s = 0.0  # the end of the call before
     for call in draft.calls:
-        if call.isl > MOST_TOKENS or call.osl > MOST_TOKENS:
-            notes.add("calls longer than any prompt or answer, left out")
-            continue
         start_s, end_s = call.start_s, call.end_s
         if start_s is None:
             delay_s = call.delay_s if call.delay_s is not None or not rows else gap_s
@@ -321,8 +318,6 @@ def _in_time(draft: Draft, gap_s: float | None, notes: Notes) -> list[_Timed]:
         rows.append((call, start_s, end_s))
         if follow:
             clock_s = start_s + call.osl / tokens_s if end_s is None else end_s
-    if not rows:
-        raise TraceError(f"{draft.source}: no call of a possible length")
     rows.sort(key=lambda row: row[1])
     return rows
 
