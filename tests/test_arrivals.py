@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import csv
-import random
-from pathlib import PurePath
 from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agentreplay.errors import TraceError
 from agentreplay.trace import recorded
 from agentreplay.trace.formats import arrivals, dynamo, mooncake, weka
 from agentreplay.trace.model import Notes, Session
-from agentreplay.trace.recorded import Draft, Reading
+from agentreplay.trace.recorded import Draft
 
 Row = dict[str, Any]
 
-PATH = PurePath("own.csv")
+PATH = "own.csv"
 
 
 def chat(number: object, parent: object, seconds: object, ids: list[Any], **fields: Any) -> Row:
@@ -48,43 +46,19 @@ AZURE = table(
 )
 
 
-def drafts(*rows: object, notes: Notes | None = None) -> list[Draft]:
-    """The drafts of a file with these rows."""
-    reading = Reading(b"key")
-    notes = Notes() if notes is None else notes
-    part = arrivals.read(enumerate(rows, 1), PATH, reading, notes)
-    return arrivals.drafts([part], reading)
+def drafts(*rows: object) -> tuple[list[Draft], Notes]:
+    """The drafts of a file with these rows, and its notes."""
+    return readers.drafts(arrivals, {PATH: rows})
 
 
 def sessions(*rows: object) -> list[Session]:
     """The sessions of a file with these rows."""
-    return [recorded.session(draft)[0] for draft in drafts(*rows)]
+    return readers.sessions(arrivals, {PATH: rows})
 
 
 def noted(*rows: object) -> Notes:
     """The notes of a file with these rows."""
-    notes = Notes()
-    drafts(*rows, notes=notes)
-    return notes
-
-
-def keeps_the_rules(session: Session) -> bool:
-    """Whether a session is one that the model allows, and starts where it was recorded to."""
-    calls = session.calls
-    return bool(calls) and all(
-        call.isl >= 1
-        and call.osl >= 0
-        and call.start_s <= call.end_s
-        and call.start_s >= calls[max(i - 1, 0)].start_s
-        and call.gap_s >= 0
-        and all(0 <= j < i for j in call.after)
-        and max((calls[j].end_s for j in call.after), default=0.0) + call.gap_s
-        >= call.start_s - 1e-3
-        and (call.parent is None) == (call.shared == 0)
-        and call.shared % session.block_size == 0
-        and (call.parent is None or call.shared <= min(call.isl, calls[call.parent].isl))
-        for i, call in enumerate(calls)
-    )
+    return drafts(*rows)[1]
 
 
 # --- Bailian --------------------------------------------------------------------------------------
@@ -144,7 +118,7 @@ def test_the_block_size_of_bailian_is_verified() -> None:
     rows = [
         chat(n, -1, float(n), list(range(5)), input_length=isl) for n, isl in enumerate((300, 318))
     ]
-    assert {draft.block_size for draft in drafts(*rows)} == {64}
+    assert {draft.block_size for draft in drafts(*rows)[0]} == {64}
     assert noted(*rows)["blocks of 64 tokens, as the numbers of block ids say"] == 1
 
 
@@ -160,7 +134,7 @@ def test_a_row_whose_ids_contradict_its_length_is_left_out() -> None:
 
 def test_chains_of_a_file_share_blocks() -> None:
     """A chain begins with what another one of its file brought."""
-    found = drafts(chat(1, -1, 0.0, [1, 2, 3]), chat(2, -1, 1.0, [1, 2, 4]))
+    found, _ = drafts(chat(1, -1, 0.0, [1, 2, 3]), chat(2, -1, 1.0, [1, 2, 4]))
     recorded.relate(found)
     first, second = (recorded.session(draft)[0] for draft in found)
     assert [(call.parent, call.shared) for call in (*first.calls, *second.calls)] == [
@@ -183,7 +157,7 @@ def test_rows_of_burstgpt_are_sessions_of_one_call() -> None:
         ("own.csv:1", 5.0, 472, 18, "ChatGPT"),
         ("own.csv:2", 45.5, 1087, 0, "GPT-4"),
     ]
-    assert not any(draft.dated for draft in drafts(*BURSTGPT))
+    assert not any(draft.dated for draft in drafts(*BURSTGPT)[0])
     assert noted(*BURSTGPT) == {"calls without output, sent with one token": 1}
 
 
@@ -195,7 +169,7 @@ def test_newer_rows_of_burstgpt_have_a_duration() -> None:
 
 def test_rows_of_azure_have_dates() -> None:
     """Seven digits of a second, no zone: UTC."""
-    found = drafts(*AZURE)
+    found, _ = drafts(*AZURE)
     assert all(draft.dated for draft in found)
     assert [draft.start_s for draft in found] == pytest.approx(
         [1700158546.68059, 1700158550.995169]
@@ -209,7 +183,7 @@ def test_rows_of_azure_have_dates() -> None:
 def test_newer_rows_of_azure_have_a_zone() -> None:
     """An offset is read; a byte order mark before the header is no part of the name."""
     rows = table("\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 02:00:00+02:00,5,6\n")
-    assert [draft.start_s for draft in drafts(*rows)] == [1715299200.0]
+    assert [draft.start_s for draft in drafts(*rows)[0]] == [1715299200.0]
 
 
 @pytest.mark.parametrize(
@@ -228,8 +202,8 @@ def test_newer_rows_of_azure_have_a_zone() -> None:
 )
 def test_rows_without_time_or_lengths_are_left_out(record: Row) -> None:
     """They are counted with their line."""
-    notes = Notes()
-    assert len(drafts(AZURE[1], record, notes=notes)) == 1
+    found, notes = drafts(AZURE[1], record)
+    assert len(found) == 1
     what = "rows without a time, an input and an output length, left out"
     assert (notes, notes.lines) == ({what: 1}, {what: [2]})
 
@@ -263,17 +237,6 @@ def test_rows_are_recognised(record: object, known: bool) -> None:
 
 # --- Damage ---------------------------------------------------------------------------------------
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.integers(0, 5)
-    | st.floats()
-    | st.text(max_size=5)
-    | st.sampled_from(["-1", "12", "2024-01-01 00:00:00.1234567", "9999-12-31T23:59:59-23:59"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=8,
-)
 VALID: list[Row] = [
     chat(1, -1, 0.0, [10, 11, 12]),
     chat(2, 1, 20.0, [10, 11, 13, 14]),
@@ -283,29 +246,14 @@ VALID: list[Row] = [
 ]
 
 
-@st.composite
-def damaged(draw: st.DrawFn) -> list[Any]:
-    """Valid rows, some values replaced by anything, some rows too, shuffled."""
-    rows: list[Any] = []
-    for each in draw(st.lists(st.sampled_from(VALID), max_size=8)):
-        fields = draw(st.dictionaries(st.sampled_from(sorted(each)), JSON, max_size=2))
-        rows.append(draw(JSON) if draw(st.integers(0, 9)) == 0 else each | fields)
-    random.Random(draw(st.integers(0, 9))).shuffle(rows)
-    return rows
+VALUES = readers.any_json(*range(6), "2024-01-01 00:00:00.1234567", "9999-12-31T23:59:59-23:59")
 
 
 @settings(max_examples=400, deadline=None)
-@given(damaged())
+@given(readers.damaged(VALID, VALUES))
 def test_whatever_is_in_a_file_is_read_or_refused(rows: list[Any]) -> None:
     """Any value anywhere gives sessions that keep the rules, or an error that the user can mend."""
-    for row in rows:
-        arrivals.recognises(row)
-    try:
-        part = arrivals.read(enumerate(rows, 1), PATH, Reading(b"key"), Notes())
-    except TraceError:
-        return
-    for draft in arrivals.drafts([part], Reading(b"key")):
-        assert keeps_the_rules(recorded.session(draft)[0])
+    readers.assert_survives(arrivals, {PATH: rows}, may_refuse=True)
 
 
 def test_a_line_of_bailian_as_published() -> None:

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import ANY_JSON
 from shared_data import SHARED, needs_shared
 
 from agentreplay.trace.formats import bodies, conversations
@@ -770,11 +771,6 @@ def test_helpers_are_told_by_what_they_ask_for() -> None:
 
 # --- Whatever comes -------------------------------------------------------------------------------
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
-    lambda held: st.lists(held, max_size=3) | st.dictionaries(st.text(), held, max_size=3),
-    max_leaves=8,
-)
 REQUEST_FIELDS = (
     "messages input prompt tools functions system instructions model user metadata conversation "
     "max_tokens previous_response_id session_id prompt_cache_key"
@@ -784,13 +780,13 @@ USAGE_FIELDS = (
     "prompt_tokens completion_tokens input_tokens output_tokens prompt_tokens_details "
     "input_tokens_details cache_read_input_tokens cache_creation_input_tokens cached_tokens"
 ).split()
-SIZES = st.integers(-2, 50) | JSON
+SIZES = st.integers(-2, 50) | ANY_JSON
 
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.dictionaries(st.sampled_from(REQUEST_FIELDS), JSON),
-    st.dictionaries(st.sampled_from(RESPONSE_FIELDS), JSON),
+    st.dictionaries(st.sampled_from(REQUEST_FIELDS), ANY_JSON),
+    st.dictionaries(st.sampled_from(RESPONSE_FIELDS), ANY_JSON),
     st.dictionaries(st.sampled_from(USAGE_FIELDS), SIZES),
     st.sampled_from([None, 3.0]),
 )
@@ -819,7 +815,7 @@ def test_any_body_is_taken(request: Row, answer: Row, usage: Row, chars: float |
     st.lists(
         st.dictionaries(
             st.sampled_from("type usage error response message choices delta".split()),
-            JSON | st.sampled_from(["message_start", "message_delta"]),
+            ANY_JSON | st.sampled_from(["message_start", "message_delta"]),
         )
     )
 )

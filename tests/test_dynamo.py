@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import random
-from pathlib import PurePath
 from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
@@ -16,7 +15,7 @@ from shared_data import SHARED, needs_shared
 from agentreplay.trace import recorded
 from agentreplay.trace.formats import dynamo, mooncake, weka
 from agentreplay.trace.model import Notes, Session
-from agentreplay.trace.recorded import Draft, Reading
+from agentreplay.trace.recorded import Draft
 
 Row = dict[str, Any]
 
@@ -47,49 +46,19 @@ def child(name: str, start_ms: float, isl: int, **fields: Any) -> Row:
     return ended(name, start_ms, isl, **({"context": context} | fields))
 
 
-def drafts(*files: list[Any], notes: Notes | None = None) -> list[Draft]:
-    """The drafts of files with these lines."""
-    reading = Reading(b"key")
-    notes = Notes() if notes is None else notes
-    parts = [
-        dynamo.read(
-            enumerate(orjson.loads(orjson.dumps(lines)), 1), PurePath(f"{n}.jsonl"), reading, notes
-        )
-        for n, lines in enumerate(files)
-    ]
-    return dynamo.drafts(parts, reading)
+def drafts(*files: list[Any]) -> tuple[list[Draft], Notes]:
+    """The drafts of files with these lines, and the notes of all of them."""
+    return readers.drafts(dynamo, readers.numbered(files))
 
 
 def sessions(*lines: Any) -> list[Session]:
     """The sessions of a file with these lines."""
-    return [recorded.session(draft)[0] for draft in drafts(list(lines))]
+    return readers.sessions(dynamo, {"0.jsonl": lines})
 
 
 def noted(*lines: Any) -> Notes:
     """The notes of a file with these lines."""
-    notes = Notes()
-    drafts(list(lines), notes=notes)
-    return notes
-
-
-def keeps_the_rules(session: Session) -> bool:
-    """Whether a session is one that the model allows, and starts where it was recorded to."""
-    calls = session.calls
-    return bool(calls) and all(
-        call.isl >= 1
-        and call.osl >= 0
-        and (call.cached is None or 0 <= call.cached <= call.isl)
-        and call.start_s <= call.end_s
-        and call.start_s >= calls[max(i - 1, 0)].start_s
-        and call.gap_s >= 0
-        and all(0 <= j < i for j in call.after)
-        and max((calls[j].end_s for j in call.after), default=0.0) + call.gap_s
-        >= call.start_s - 1e-3
-        and (call.parent is None) == (call.shared == 0)
-        and call.shared % session.block_size == 0
-        and (call.parent is None or call.shared <= min(call.isl, calls[call.parent].isl))
-        for i, call in enumerate(calls)
-    )
+    return drafts(list(lines))[1]
 
 
 # --- Requests -------------------------------------------------------------------------------------
@@ -111,7 +80,7 @@ def test_the_example_of_the_format() -> None:
             "event_time_unix_ms": 1777312801500, "event_source": "harness",
             "agent_context": {"session_id": "root"},
             "tool": {"tool_call_id": "c1", "status": "succeeded"}}  # fmt: skip
-    (draft,) = drafts([event, tool])
+    (draft,), _ = drafts([event, tool])
     assert (draft.id, draft.source, draft.dated, draft.block_size, draft.start_s) == (
         "root",
         "0.jsonl:1",
@@ -145,7 +114,7 @@ def test_sessions_of_all_files_share() -> None:
     alone, other = ended("b", 2000, 192, 3), ended("c", 4000, 320, 5)
     del alone["agent_context"]
     other["agent_context"]["session_id"] = "other"
-    found = drafts([ended("a", 0, 128, 2)], [alone, other])
+    found, _ = drafts([ended("a", 0, 128, 2)], [alone, other])
     recorded.relate(found)
     calls = [call for draft in found for call in recorded.session(draft)[0].calls]
     assert sorted((call.isl, call.shared) for call in calls) == [(128, 0), (192, 128), (320, 192)]
@@ -177,7 +146,7 @@ def test_the_begun_block_is_dropped() -> None:
 
 def test_no_recorded_hash_is_kept() -> None:
     """Names are keyed ones."""
-    (draft,) = drafts([ended("a", 0, 128, 2)])
+    (draft,), _ = drafts([ended("a", 0, 128, 2)])
     assert not {LARGE, LARGE + 1} & set(draft.calls[0].prompt)
 
 
@@ -221,7 +190,7 @@ def test_the_end_may_only_be_the_events() -> None:
 
 def test_the_start_may_follow_from_the_end() -> None:
     """Event and duration give the start; without both there is no call."""
-    (draft,) = drafts([ended("a", 0, 64, request_received_ms=None)])
+    (draft,), _ = drafts([ended("a", 0, 64, request_received_ms=None)])
     assert draft.start_s == ZERO_MS / 1000
     assert noted(ended("a", 0, 64, request_received_ms=None, total_time_ms=None)) == {
         "requests without a time, left out": 1
@@ -396,7 +365,9 @@ def test_the_envelope_of_a_sink() -> None:
 
 def test_a_session_may_be_spread_over_files() -> None:
     """Hashes and sessions mean the same in all files of a trace."""
-    (draft,) = drafts([ended("b", 3000, 192, 3)], [ended("z", 9000, 192, 3), ended("a", 0, 128, 2)])
+    (draft,), _ = drafts(
+        [ended("b", 3000, 192, 3)], [ended("z", 9000, 192, 3), ended("a", 0, 128, 2)]
+    )
     session, _ = recorded.session(draft)
     assert (session.source, [call.shared for call in session.calls]) == (
         "1.jsonl:2",
@@ -406,9 +377,8 @@ def test_a_session_may_be_spread_over_files() -> None:
 
 def test_a_request_counts_once() -> None:
     """A copy in another file is left out, and noted."""
-    notes = Notes()
     lines = [ended("a", 0, 64), ended("b", 2000, 64)]
-    (draft,) = drafts(lines, lines, notes=notes)
+    (draft,), notes = drafts(lines, lines)
     assert len(draft.calls) == 2
     assert notes == {"requests that were read before, left out": 2}
 
@@ -478,7 +448,7 @@ def sample(name: str) -> list[Any]:
 )
 def test_the_generated_sample(names: list[str]) -> None:
     """A root with a child, as it is, in envelopes, and both: the same session."""
-    (draft,) = drafts(*map(sample, names))
+    (draft,), _ = drafts(*map(sample, names))
     session, _ = recorded.session(draft)
     assert (session.id, session.block_size, draft.start_s) == ("root", 64, 1777312800.0)
     assert [
@@ -491,35 +461,21 @@ def test_the_generated_sample(names: list[str]) -> None:
     ]
     assert [round(call.start_s, 3) for call in session.calls] == [0.0, 1.7, 3.1, 4.4]
     assert [round(call.gap_s, 3) for call in session.calls] == [0.0, 0.2, 0.5, 0.2]
-    assert keeps_the_rules(session)
+    readers.assert_well_formed(session)
 
 
 @needs_shared
 def test_the_rows_of_the_documents() -> None:
     """A request without a context, one with, and a tool in the ingress form."""
     rows = sample("request_trace_doc_examples.jsonl")
-    (lone,) = drafts(rows[:1])
+    (lone,), _ = drafts(rows[:1])
     assert (lone.id, lone.calls[0].isl, lone.calls[0].osl) == ("0.jsonl:1", 128, 16)
-    (draft,) = drafts(rows[1:])
+    (draft,), _ = drafts(rows[1:])
     assert (draft.id, draft.calls[0].agent, len(draft.calls)) == ("research-run-42:planner", "", 1)
 
 
 # --- Damage ---------------------------------------------------------------------------------------
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.integers(0, 300)
-    | st.floats()
-    | st.text(max_size=5)
-    | st.sampled_from(["root", "kid", "request_end", "tool_end", "12", "dynamo.agent.trace.v1"]),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["session_id", "replay", "event"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
 VALID: list[Row] = [
     ended("a", 0, 128, 2),
     ended("b", 3000, 192, 3),
@@ -530,35 +486,17 @@ VALID: list[Row] = [
 ]
 
 
-@st.composite
-def damaged(draw: st.DrawFn) -> list[Any]:
-    """Lines of valid events, fields at any depth replaced by anything, shuffled."""
-    lines: list[Any] = []
-    for each in draw(st.lists(st.sampled_from(VALID), max_size=8)):
-        line = orjson.loads(orjson.dumps(each))
-        for _ in range(draw(st.integers(0, 3))):
-            place = line
-            while True:
-                name = draw(st.sampled_from(sorted(place)))
-                if not isinstance(place[name], dict) or not place[name] or draw(st.booleans()):
-                    break
-                place = place[name]
-            place[name] = draw(JSON)
-        lines.append(draw(JSON) if draw(st.integers(0, 9)) == 0 else line)
-    random.Random(draw(st.integers(0, 9))).shuffle(lines)
-    return lines
+DAMAGED = readers.damaged(
+    VALID,
+    readers.any_json(
+        *("root", "kid", "request_end", "tool_end", "dynamo.agent.trace.v1"),
+        keys=st.sampled_from(["session_id", "replay", "event"]),
+    ),
+)
 
 
 @settings(max_examples=400, deadline=None)
-@given(damaged(), damaged())
+@given(DAMAGED, DAMAGED)
 def test_whatever_is_in_files_is_read(one: list[Any], two: list[Any]) -> None:
     """Any value anywhere gives sessions that keep the rules of the model."""
-    reading = Reading(b"key")
-    for line in one:
-        dynamo.recognises(line)
-    parts = [
-        dynamo.read(enumerate(lines, 1), PurePath(name), reading, Notes())
-        for name, lines in (("one", one), ("two", two))
-    ]
-    for draft in dynamo.drafts(parts, reading):
-        assert keeps_the_rules(recorded.session(draft)[0])
+    readers.assert_survives(dynamo, {"one": one, "two": two})

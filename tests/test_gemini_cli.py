@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-from random import Random
 from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
 
 from agentreplay.trace.formats import gemini_cli
 from agentreplay.trace.model import Call, Notes, Session
-from agentreplay.trace.recorded import Draft, Reading, session
+from agentreplay.trace.recorded import Draft, session
 
 Row = dict[str, Any]
-
-READING = Reading(key=b"key")
 
 
 def drafts(files: dict[str, list[Any]]) -> tuple[list[Draft], Notes]:
     """The drafts of files given as records by path, and the notes of all of them."""
-    parts, notes = [], []
-    for path, rows in files.items():
-        records = enumerate((orjson.loads(orjson.dumps(row)) for row in rows), 1)
-        notes.append(Notes())
-        parts.append(gemini_cli.read(records, PurePath(path), READING, notes[-1]))
-    found = gemini_cli.drafts(parts, READING)
-    merged = Notes()
-    for each in notes:
-        merged.merge(each)
-    return found, merged
+    return readers.drafts(gemini_cli, files)
 
 
 def sessions(*rows: Any, **files: list[Any]) -> list[Session]:
     """The sessions of one file of these records, or of several files."""
-    return [session(draft)[0] for draft in drafts(files or {"chats/a.jsonl": list(rows)})[0]]
+    return readers.sessions(gemini_cli, files or {"chats/a.jsonl": list(rows)})
 
 
 def notes(*rows: Any) -> dict[str, int]:
@@ -311,13 +298,6 @@ def test_lines_without_a_head_are_a_session() -> None:
     assert found.id == "chats/a.jsonl:1"
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)
-    | st.text() | st.sampled_from(["gemini", "s", "p", "subagent", at(4), "0001-01-01T00:00+23"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)  # fmt: skip
-
 BASE: list[Row] = [
     META, user("u", 0), answer("a", 5, toolCalls=tools(7)), answer("b", 9, 200, 300),
     {"$set": {"messages": [answer("b", 9)]}}, document(user("u", 0), answer("z", 50)),
@@ -326,30 +306,14 @@ BASE: list[Row] = [
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_any_value_in_any_field_gives_sessions_by_the_rules(data: st.DataObject) -> None:
+@given(
+    readers.damaged(
+        BASE, readers.any_json("gemini", "s", "p", "subagent", at(4), "0001-01-01T00:00+23")
+    )
+)
+def test_any_value_in_any_field_gives_sessions_by_the_rules(rows: list[Any]) -> None:
     """Damaged records in any order give no exception, and calls that keep the rules."""
-    rows: list[Any] = [orjson.loads(orjson.dumps(row)) for row in BASE]
-    for _ in range(data.draw(st.integers(1, 6))):
-        target: Any = data.draw(st.sampled_from(rows))
-        while True:
-            key: Any = data.draw(
-                st.sampled_from(sorted(target)) if isinstance(target, dict)
-                else st.integers(0, len(target) - 1)
-            )  # fmt: skip
-            inner = target[key]
-            if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
-                break
-            target = inner
-        target[key] = data.draw(JSON)
-    Random(data.draw(st.integers(0, 99))).shuffle(rows)
-    for found in sessions(**{"s/a.jsonl": rows[: data.draw(st.integers(0, len(rows)))]}):
-        for i, call in enumerate(found.calls):
-            assert call.isl >= 1
-            assert call.osl >= 0
-            assert 0 <= (call.cached or 0) <= call.isl
-            assert call.start_s <= call.end_s
-            assert call.parent is None or call.parent < i
+    readers.assert_survives(gemini_cli, {"s/a.jsonl": rows})
 
 
 @needs_shared

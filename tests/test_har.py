@@ -5,15 +5,15 @@ from __future__ import annotations
 import gzip
 import zlib
 from base64 import b64encode
-from copy import deepcopy
 from pathlib import PurePath
 from random import Random
 from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from readers import READING
 from shared_data import SHARED, needs_shared
 
 from agentreplay.errors import TraceError
@@ -22,8 +22,6 @@ from agentreplay.trace.model import Notes, Session
 from agentreplay.trace.recorded import Draft, Reading, session
 
 Row = dict[str, Any]
-
-READING = Reading(key=b"key")
 
 EXAMPLE = orjson.loads(
     r"""{"log":{"version":"1.2","creator":{"name":"x","version":"1"},"entries":[
@@ -71,19 +69,12 @@ def document(*entries: object) -> Row:
 
 def drafts(*documents: object, reading: Reading = READING) -> tuple[list[Draft], Notes]:
     """The drafts of files given as documents, and the notes of all of them."""
-    parts = []
-    for number, value in enumerate(documents):
-        records = [(1, orjson.loads(orjson.dumps(value)))]
-        parts.append(har.read(records, PurePath(f"{number}.har"), reading, Notes()))
-    found, notes = har.drafts(parts, reading), Notes()
-    for part in parts:
-        notes.merge(part.notes)
-    return found, notes
+    return readers.drafts(har, readers.numbered(([each] for each in documents), ".har"), reading)
 
 
 def sessions(*entries: object, reading: Reading = READING) -> list[Session]:
     """The sessions of one file."""
-    return [session(draft)[0] for draft in drafts(document(*entries), reading=reading)[0]]
+    return readers.sessions(har, {"0.har": [document(*entries)]}, reading)
 
 
 def notes(*entries: object) -> dict[str, int]:
@@ -327,50 +318,14 @@ def test_no_secret_is_kept() -> None:
 
 # --- Whatever comes -------------------------------------------------------------------------------
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda held: (
-        st.lists(held, max_size=3) | st.dictionaries(st.text(max_size=5), held, max_size=3)
-    ),
-    max_leaves=5,
-)
-
-
-def paths(value: object, before: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-    """The ways to every value inside one."""
-    items: Any = value.items() if isinstance(value, dict) else []
-    if isinstance(value, list):
-        items = enumerate(value)
-    return [way for key, held in items for way in [(*before, key), *paths(held, (*before, key))]]
-
-
 GOOD = document(entry(0, "a"), entry(3, "a", "b"), EXAMPLE["log"]["entries"][0])
-WAYS = paths(GOOD)
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.tuples(st.sampled_from(WAYS), JSON), max_size=3))
-def test_any_value_in_any_field_is_taken(changes: list[tuple[tuple[Any, ...], object]]) -> None:
+@given(readers.damaged([GOOD]))
+def test_any_value_in_any_field_is_taken(documents: list[Any]) -> None:
     """Whatever stands in a field, there is an error in words or sessions that keep the rules."""
-    value = deepcopy(GOOD)
-    for way, new in changes:
-        held: Any = value
-        try:
-            for key in way[:-1]:
-                held = held[key]
-            held[way[-1]] = new
-        except (KeyError, IndexError, TypeError):
-            continue
-    try:
-        part = har.read([(1, value)], PurePath("x.har"), READING, Notes())
-    except TraceError:
-        return
-    for draft in har.drafts([part], READING):
-        for call in session(draft)[0].calls:
-            assert call.isl >= 1
-            assert call.cached is None or call.cached <= call.isl
-            assert call.gap_s >= 0
-            assert call.start_s <= call.end_s
+    readers.assert_survives(har, {"x.har": documents}, may_refuse=True)
 
 
 # --- The shared recordings ------------------------------------------------------------------------

@@ -10,12 +10,11 @@ from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
 
-from agentreplay.errors import TraceError
-from agentreplay.trace import recorded
 from agentreplay.trace.formats import litellm
 from agentreplay.trace.model import Call, Notes, Session
 from agentreplay.trace.recorded import Reading
@@ -82,20 +81,10 @@ def payload(number: int, start: float, isl: int, messages: object, **more: Any) 
 
 def every(*files: Iterable[object]) -> tuple[list[Session], Notes]:
     """The sessions of files, each given by its rows, and all notes."""
-    reading = Reading(b"key")
-    parts, whole = [], Notes()
-    for number, rows in enumerate(files, 1):
-        lines = [orjson.loads(orjson.dumps(row)) for row in rows]
-        path = PurePath(f"{number}.jsonl")
-        parts.append(litellm.read(enumerate(lines, 1), path, reading, Notes()))
-    sessions = []
-    for draft in litellm.drafts(parts, reading):
-        session, notes = recorded.session(draft)
-        sessions.append(session)
-        whole.merge(notes)
-    for part in parts:
-        whole.merge(part.notes)
-    return sessions, whole
+    found, notes = readers.drafts(litellm, readers.numbered(files))
+    sessions, more = readers.put_together(found)
+    notes.merge(more)
+    return sessions, notes
 
 
 def calls_of(*rows: object) -> tuple[Call, ...]:
@@ -134,7 +123,7 @@ def test_the_worked_example_is_one_call() -> None:
     )
     (session,), notes = every([orjson.loads(example)])
     (call,) = session.calls
-    assert (session.id, session.start_s, session.source) == ("s1", T0, "1.jsonl:1")
+    assert (session.id, session.start_s, session.source) == ("s1", T0, "0.jsonl:1")
     assert (call.isl, call.cached, call.osl, call.end_s, call.timed) == (900, 512, 40, 3.0, True)
     assert notes == {}
 
@@ -415,66 +404,26 @@ def test_other_lines_are_noted() -> None:
     }
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-    | st.sampled_from(["", "0", "12", "-1", "1e400", "[", "{}", '{"messages": [3]}']),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)  # fmt: skip
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) inside a value."""
-    found: list[tuple[Any, Any]] = []
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    for key, inner in items:
-        found.append((value, key))
-        found += places(inner)
-    return found
-
-
 def valid() -> list[Any]:
     """Rows of all kinds."""
     body = dumped({"messages": HISTORY[:4], "metadata": {"user_id": "u"}})
-    rows = [
+    return [
         spend(1, 0, 900, 512),
         spend(2, 5, 1000, 896),
         spend(3, 9, 1200, proxy_server_request=body),
         *(payload(n, 5 * n, 400 + 100 * n, HISTORY[: 2 * n]) for n in (4, 5)),
     ]
-    return [orjson.loads(orjson.dumps(row)) for row in rows]
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.data())
-def test_any_value_in_any_place_is_survived(data: st.DataObject) -> None:
+@given(
+    readers.damaged(valid(), readers.any_json("[", "{}", '{"messages": [3]}')),
+    st.sampled_from([None, 4.0]),
+)
+def test_any_value_in_any_place_is_survived(rows: list[Any], chars: float | None) -> None:
     """Whatever stands in whatever field, in whatever order: the rules of the model hold."""
-    rows = data.draw(st.permutations(valid()))[: data.draw(st.integers(1, 5))]
-    for _ in range(data.draw(st.integers(1, 4))):
-        found = places(rows)
-        if not found:
-            break
-        container, key = data.draw(st.sampled_from(found))
-        container[key] = data.draw(JSON)
-    reading = Reading(b"key", chars_per_token=data.draw(st.sampled_from([None, 4.0])))
-    for row in rows:
-        litellm.recognises(row)
-    try:
-        part = litellm.read(enumerate(rows, 1), PurePath("f"), reading, Notes())
-    except TraceError:
-        return
-    for draft in litellm.drafts([part], reading):
-        for call in recorded.session(draft)[0].calls:
-            assert call.isl >= 1
-            assert call.osl >= 0
-            assert call.cached is None or 0 <= call.cached <= call.isl
-            assert call.gap_s >= 0
-            assert call.end_s >= call.start_s
+    reading = Reading(b"key", chars_per_token=chars)
+    readers.assert_survives(litellm, {"f": rows}, reading, may_refuse=True)
 
 
 # --- The shared sample ----------------------------------------------------------------------------

@@ -8,38 +8,26 @@ from typing import Any
 
 import orjson
 import pytest
+import readers
+from format_samples import tnetstrings
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import READING
 from shared_data import SHARED, needs_shared
 
 from agentreplay.errors import TraceError
 from agentreplay.trace.formats import mitmproxy
 from agentreplay.trace.model import Notes, Session
-from agentreplay.trace.recorded import Draft, Reading, session
+from agentreplay.trace.recorded import Draft, session
 
 Row = dict[str, Any]
 
-READING = Reading(key=b"key")
 T = 1767225600.0
 
 
 def tnetstring(value: object) -> bytes:
     """A value as mitmproxy writes it."""
-    payload, kind = b"", b"~"
-    if isinstance(value, bytes):
-        payload, kind = value, b","
-    elif isinstance(value, str):
-        payload, kind = value.encode(), b";"
-    elif isinstance(value, bool):
-        payload, kind = (b"true" if value else b"false"), b"!"
-    elif isinstance(value, int | float):
-        payload, kind = repr(value).encode(), b"#" if isinstance(value, int) else b"^"
-    elif isinstance(value, list):
-        payload, kind = b"".join(map(tnetstring, value)), b"]"
-    elif isinstance(value, dict):
-        items = (tnetstring(each) for item in value.items() for each in item)
-        payload, kind = b"".join(items), b"}"
-    return b"%d:%s%s" % (len(payload), payload, kind)
+    return tnetstrings([value])
 
 
 def flow(seconds: float, *texts: str, **fields: Any) -> Row:
@@ -70,20 +58,14 @@ def flow(seconds: float, *texts: str, **fields: Any) -> Row:
 
 def drafts(*files: bytes) -> tuple[list[Draft], Notes]:
     """The drafts of files given as bytes, and the notes of all of them."""
-    parts = []
-    for number, data in enumerate(files):
-        records = mitmproxy.flows(data)
-        parts.append(mitmproxy.read(records, PurePath(f"{number}.mitm"), READING, Notes()))
-    found, notes = mitmproxy.drafts(parts, READING), Notes()
-    for part in parts:
-        notes.merge(part.notes)
-    return found, notes
+    flows = {path: mitmproxy.flows(data) for path, data in readers.numbered(files, ".mitm").items()}
+    return readers.drafts_of(mitmproxy, flows)
 
 
 def sessions(*flows: object) -> list[Session]:
     """The sessions of one file."""
     data = b"".join(map(tnetstring, flows))
-    return [session(draft)[0] for draft in drafts(data)[0]]
+    return readers.put_together(drafts(data)[0])[0]
 
 
 def notes(*flows: object) -> dict[str, int]:
@@ -165,8 +147,8 @@ def test_a_file_may_be_damaged_anywhere(data: st.DataObject) -> None:
         found = []
     if at >= first:
         assert found
-    for draft in found:
-        assert all(call.isl >= 1 for call in session(draft)[0].calls)
+    for made in readers.put_together(found)[0]:
+        readers.assert_well_formed(made)
 
 
 # --- Calls ----------------------------------------------------------------------------------------

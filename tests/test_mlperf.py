@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from pathlib import PurePath
-from random import Random
 from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
 
 from agentreplay.errors import TraceError
@@ -25,20 +25,12 @@ READING = Reading(key=b"key", chars_per_token=1.0)
 
 def drafts(*files: list[Any], reading: Reading = READING) -> tuple[list[Draft], Notes]:
     """The drafts of files given as rows, and the notes of all of them."""
-    parts, notes = [], Notes()
-    for number, rows in enumerate(files):
-        lines = [orjson.dumps(row) for row in rows]
-        records = enumerate(map(orjson.loads, lines), 1)
-        parts.append(mlperf.read(records, PurePath(f"{number}.jsonl"), reading, Notes()))
-    found = mlperf.drafts(parts, reading)
-    for part in parts:
-        notes.merge(part.notes)
-    return found, notes
+    return readers.drafts(mlperf, readers.numbered(files), reading)
 
 
 def sessions(*files: list[Any], gap_s: float | None = None) -> list[Session]:
     """The sessions of files given as rows."""
-    return [session(draft, gap_s)[0] for draft in drafts(*files)[0]]
+    return readers.sessions(mlperf, readers.numbered(files), replace(READING, gap_s=gap_s))
 
 
 def calls(*rows: Any, gap_s: float | None = None) -> tuple[Call, ...]:
@@ -274,32 +266,16 @@ def test_text_that_is_no_unicode_counts() -> None:
     assert [call.isl for call in part.conversations["a"].calls] == [1]
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)
-    | st.text() | st.sampled_from(["a", "user", "assistant", "1e400", 1e300]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)  # fmt: skip
-
-
 @settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_any_value_in_any_field_gives_sessions_by_the_rules(data: st.DataObject) -> None:
+@given(
+    readers.damaged(
+        [*EXAMPLE, message(5, "user", "x"), message(6, "assistant", "y")],
+        readers.any_json("a", "user", "assistant", 1e300),
+    )
+)
+def test_any_value_in_any_field_gives_sessions_by_the_rules(rows: list[Any]) -> None:
     """Damaged rows in any order give no exception, and calls that keep the rules."""
-    rows: list[Any] = [
-        dict(row) for row in (*EXAMPLE, message(5, "user", "x"), message(6, "assistant", "y"))
-    ]
-    for _ in range(data.draw(st.integers(1, 6))):
-        row = data.draw(st.sampled_from(rows))
-        row[data.draw(st.sampled_from(sorted(row)))] = data.draw(JSON)
-    Random(data.draw(st.integers(0, 99))).shuffle(rows)
-    for found in sessions(rows[: data.draw(st.integers(0, len(rows)))], gap_s=1.0):
-        for i, call in enumerate(found.calls):
-            assert call.isl >= 1
-            assert call.osl >= 0
-            assert 0 <= call.system <= call.isl
-            assert call.start_s <= call.end_s
-            assert call.parent is None or call.parent < i
+    readers.assert_survives(mlperf, {"0.jsonl": rows}, replace(READING, gap_s=1.0))
 
 
 # --- The shared conversations ---------------------------------------------------------------------

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from pathlib import PurePath
 from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
@@ -22,7 +21,7 @@ from agentreplay.trace.recorded import Draft, Reading
 Row = dict[str, Any]
 
 SAMPLES = SHARED / "data" / "formats" / "mooncake"
-PATH = PurePath("own.jsonl")
+PATH = "own.jsonl"
 
 
 def row(stamp: object, isl: object, ids: object, osl: object = 10, **fields: object) -> Row:
@@ -36,33 +35,26 @@ def of(session: str, isl: object, ids: object = None, osl: object = 10, **fields
     return row(None, isl, ids, osl, session_id=session, **({"delay": 1000} | fields))
 
 
-def drafts(*rows: object, notes: Notes | None = None, **supplied: Any) -> list[Draft]:
-    """The drafts of a file with these lines."""
-    reading = Reading(b"key", **supplied)
-    lines = [orjson.loads(orjson.dumps(each)) for each in rows]
-    notes = Notes() if notes is None else notes
-    part = mooncake.read(enumerate(lines, 1), PATH, reading, notes)
-    return mooncake.drafts([part], reading)
+def drafts(*rows: object, **supplied: Any) -> tuple[list[Draft], Notes]:
+    """The drafts of a file with these lines, and its notes."""
+    return readers.drafts(mooncake, {PATH: rows}, Reading(b"key", **supplied))
 
 
 def sessions(*rows: object, **supplied: Any) -> list[Session]:
     """The sessions of a file with these lines."""
-    gap_s = supplied.get("gap_s")
-    return [recorded.session(draft, gap_s)[0] for draft in drafts(*rows, **supplied)]
+    return readers.sessions(mooncake, {PATH: rows}, Reading(b"key", **supplied))
 
 
 def related(*rows: object, **supplied: Any) -> list[Session]:
     """The sessions of a file with these lines, with what they share with each other."""
-    found = drafts(*rows, **supplied)
+    found, _ = drafts(*rows, **supplied)
     recorded.relate(found, supplied.get("gap_s"))
-    return [recorded.session(draft, supplied.get("gap_s"))[0] for draft in found]
+    return readers.put_together(found, Reading(b"key", **supplied))[0]
 
 
 def noted(*rows: object, **supplied: Any) -> Notes:
     """The notes of a file with these lines."""
-    notes = Notes()
-    drafts(*rows, notes=notes, **supplied)
-    return notes
+    return drafts(*rows, **supplied)[1]
 
 
 def lengths(session: Session) -> list[tuple[int, int]]:
@@ -73,25 +65,6 @@ def lengths(session: Session) -> list[tuple[int, int]]:
 def relations(session: Session) -> list[tuple[int | None, int]]:
     """(parent, shared tokens) of each call."""
     return [(call.parent, call.shared) for call in session.calls]
-
-
-def keeps_the_rules(session: Session) -> bool:
-    """Whether a session is one that the model allows, and starts where it was recorded to."""
-    calls = session.calls
-    return bool(calls) and all(
-        call.isl >= 1
-        and call.osl >= 0
-        and call.start_s <= call.end_s
-        and call.start_s >= calls[max(i - 1, 0)].start_s
-        and call.gap_s >= 0
-        and all(0 <= j < i for j in call.after)
-        and max((calls[j].end_s for j in call.after), default=0.0) + call.gap_s
-        >= call.start_s - 1e-6
-        and (call.parent is None) == (call.shared == 0)
-        and call.shared % session.block_size == 0
-        and (call.parent is None or call.shared <= min(call.isl, calls[call.parent].isl))
-        for i, call in enumerate(calls)
-    )
 
 
 # --- Original rows --------------------------------------------------------------------------------
@@ -159,7 +132,7 @@ def test_rows_may_be_out_of_order() -> None:
 
 def test_rows_with_one_stamp_stay_in_their_order() -> None:
     """Stamps of bursts are equal: the order of the lines holds."""
-    found = drafts(*(row(3000, 100 + i, [i]) for i in range(10)))
+    found, _ = drafts(*(row(3000, 100 + i, [i]) for i in range(10)))
     assert [draft.calls[0].isl for draft in found] == list(range(100, 110))
 
 
@@ -204,7 +177,7 @@ def test_a_burst_does_not_look_like_seconds() -> None:
 @pytest.mark.parametrize(("stamp", "dated"), [(0, False), (3_600_000, False), (1.7e12, True)])
 def test_stamps_may_be_dates(stamp: float, dated: bool) -> None:
     """Milliseconds since 1970 are dates; everything smaller counts from the log's start."""
-    (draft,) = drafts(row(stamp, 100, [1]))
+    (draft,), _ = drafts(row(stamp, 100, [1]))
     assert draft.dated is dated
 
 
@@ -219,8 +192,7 @@ def test_513_tokens_have_two_blocks() -> None:
 
 def test_a_row_whose_ids_contradict_its_length_is_left_out() -> None:
     """20 tokens have no two blocks of 512: the row is left out, with its line."""
-    notes = Notes()
-    found = drafts(row(0, 513, [0, 1]), row(1, 20, [0, 1]), notes=notes)
+    found, notes = drafts(row(0, 513, [0, 1]), row(1, 20, [0, 1]))
     what = "rows whose block ids don't match their input length, left out"
     assert [draft.calls[0].isl for draft in found] == [513]
     assert (notes, notes.lines) == ({what: 1}, {what: [2]})
@@ -239,21 +211,20 @@ def test_a_file_without_a_consistent_row_is_refused() -> None:
 def test_the_block_size_is_seen_from_the_numbers_of_ids(size: int) -> None:
     """The size is the one that most rows' numbers of ids fit; another than 512 is noted."""
     rows = [row(n, isl, list(range(-(-isl // size)))) for n, isl in enumerate([9000, 9100, 20001])]
-    assert {draft.block_size for draft in drafts(*rows)} == {size}
+    assert {draft.block_size for draft in drafts(*rows)[0]} == {size}
     assert noted(*rows)[f"blocks of {size} tokens, as the numbers of block ids say"] == 1
 
 
 def test_an_uncommon_block_size_is_the_least_that_fits() -> None:
     """Where no power of two fits, the longest prompts tell."""
     rows = [row(n, isl, list(range(n, n + isl // 100))) for n, isl in enumerate([500, 1000])]
-    assert {draft.block_size for draft in drafts(*rows)} == {100}
+    assert {draft.block_size for draft in drafts(*rows)[0]} == {100}
 
 
 @pytest.mark.parametrize("ids", [[[1], [2]], [{"a": 1}, 2], [None, None], "12", 12, {"1": 2}])
 def test_ids_that_name_nothing_are_left_out(ids: object) -> None:
     """The row stays as a call that shares nothing."""
-    notes = Notes()
-    found = drafts(row(0, 1024, ids), row(1, 1024, [1, 2]), notes=notes)
+    found, notes = drafts(row(0, 1024, ids), row(1, 1024, [1, 2]))
     assert len(found) == 2
     assert notes == {"rows with block ids that name nothing, ids left out": 1}
 
@@ -271,7 +242,7 @@ def test_ids_are_whatever_can_be_told_apart(ids: list[Any]) -> None:
 
 def test_no_recorded_id_is_kept() -> None:
     """Once it is known what prompts share, drafts hold no ids."""
-    found = drafts(row(0, 1024, [10**15, 77]), row(1, 1536, [10**15, 77, 10**16]))
+    found, _ = drafts(row(0, 1024, [10**15, 77]), row(1, 1536, [10**15, 77, 10**16]))
     recorded.relate(found)
     (first, second) = found[0].calls
     assert [list(call.prompt) for call in found[0].calls] == [[], []]
@@ -345,7 +316,7 @@ def test_nothing_is_guessed_about_what_rows_hold(rows: list[Row]) -> None:
     """Where nothing tells, the user is asked."""
     with pytest.raises(TraceError, match=r"^own\.jsonl: .*--turn-lengths full or delta"):
         drafts(*rows)
-    assert len(drafts(*rows, turn_lengths="delta")) >= 1
+    assert len(drafts(*rows, turn_lengths="delta")[0]) >= 1
 
 
 def test_sessions_of_one_row_need_no_decision() -> None:
@@ -445,8 +416,8 @@ def test_session_ids_may_be_numbers() -> None:
 )
 def test_rows_without_lengths_are_left_out(value: object, note: str) -> None:
     """What can't be sent is counted with its line."""
-    notes = Notes()
-    assert len(drafts(row(0, 100, [1]), value, notes=notes)) == 1
+    found, notes = drafts(row(0, 100, [1]), value)
+    assert len(found) == 1
     assert (notes[note], notes.lines[note]) == (1, [2])
 
 
@@ -470,7 +441,7 @@ def test_unknown_fields_are_noted() -> None:
 
 def test_an_empty_file_has_no_sessions() -> None:
     """Nothing in, nothing out."""
-    assert drafts() == []
+    assert drafts() == ([], {})
 
 
 # --- Texts ----------------------------------------------------------------------------------------
@@ -671,7 +642,7 @@ def test_the_original_sample() -> None:
     """Rows, tokens, arrivals and blocks of the first 200 conversations."""
     name = "conversation_trace_first200.jsonl"
     wanted, rows = expected(name), sample(name)
-    found = drafts(*rows)
+    found, _ = drafts(*rows)
     calls = [call for draft in found for call in draft.calls]
     assert (
         len(calls),
@@ -711,7 +682,8 @@ def test_the_sample_of_what_is_new() -> None:
 def test_the_samples_keep_the_rules_of_the_model() -> None:
     """Every session of the samples is one."""
     for name in ("conversation_trace_first200.jsonl", "aiperf_inference_day_2026_3sessions.jsonl"):
-        assert all(map(keeps_the_rules, sessions(*sample(name))))
+        for session in sessions(*sample(name)):
+            readers.assert_well_formed(session)
 
 
 @needs_shared
@@ -731,20 +703,6 @@ def test_the_rows_of_the_documents() -> None:
 
 # --- Damage ---------------------------------------------------------------------------------------
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.integers(0, 3000)
-    | st.floats()
-    | st.text(max_size=5)
-    | st.sampled_from(["a", "b", "s", "12", "1e400", "completion", "dispatch"]),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["request_id", "content", "trigger"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
 VALID: list[Row] = [
     row(0, 1300, [0, 1, 2]),
     row(3000, 1800, [0, 1, 9, 10]),
@@ -759,27 +717,15 @@ VALID: list[Row] = [
 ]  # fmt: skip
 
 
-@st.composite
-def damaged(draw: st.DrawFn) -> list[Any]:
-    """Lines of valid rows, some fields replaced by anything, some lines by anything, shuffled."""
-    lines: list[Any] = []
-    for each in draw(st.lists(st.sampled_from(VALID), max_size=8)):
-        fields = draw(st.dictionaries(st.sampled_from(sorted(mooncake.FIELDS)), JSON, max_size=2))
-        lines.append(draw(JSON) if draw(st.integers(0, 9)) == 0 else each | fields)
-    random.Random(draw(st.integers(0, 9))).shuffle(lines)
-    return lines
+VALUES = readers.any_json(
+    *("a", "b", "s", "completion", "dispatch"),
+    keys=st.sampled_from(["request_id", "content", "trigger"]),
+)
 
 
 @settings(max_examples=400, deadline=None)
-@given(damaged(), st.sampled_from([None, "delta", "full"]))
+@given(readers.damaged(VALID, VALUES, mooncake.FIELDS), st.sampled_from([None, "delta", "full"]))
 def test_whatever_is_in_a_file_is_read_or_refused(lines: list[Any], held: str | None) -> None:
     """Any value anywhere gives sessions that keep the rules, or an error that the user can mend."""
     reading = Reading(b"key", gap_s=1.0, chars_per_token=4.0, turn_lengths=held)
-    for line in lines:
-        mooncake.recognises(line)
-    try:
-        part = mooncake.read(enumerate(lines, 1), PATH, reading, Notes())
-    except TraceError:
-        return
-    for draft in mooncake.drafts([part], reading):
-        assert keeps_the_rules(recorded.session(draft, 1.0)[0])
+    readers.assert_survives(mooncake, {PATH: lines}, reading, may_refuse=True)

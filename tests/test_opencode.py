@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from random import Random
 from typing import Any
 
-import orjson
 import pytest
+import readers
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agentreplay.trace.formats import opencode
 from agentreplay.trace.model import Call, Notes, Session
-from agentreplay.trace.recorded import Draft, Reading, session
+from agentreplay.trace.recorded import Draft, session
 
 Row = dict[str, Any]
-
-READING = Reading(key=b"key")
 
 BASE_MS = 1767348000000
 
 
 def drafts(*files: list[Any]) -> tuple[list[Draft], Notes]:
     """The drafts of files given as records, and the notes of all of them."""
-    parts, notes = [], []
-    for number, rows in enumerate(files):
-        records = enumerate((orjson.loads(orjson.dumps(row)) for row in rows), 1)
-        notes.append(Notes())
-        parts.append(opencode.read(records, PurePath(f"{number}.json"), READING, notes[-1]))
-    found = opencode.drafts(parts, READING)
-    merged = Notes()
-    for each in notes:
-        merged.merge(each)
-    return found, merged
+    return readers.drafts(opencode, readers.numbered(files, ".json"))
 
 
 def sessions(*rows: Any) -> list[Session]:
     """The sessions of records that are a file each."""
-    return [session(draft)[0] for draft in drafts(*([row] for row in rows))[0]]
+    return readers.put_together(drafts(*([row] for row in rows))[0])[0]
 
 
 def calls(*rows: Any) -> tuple[Call, ...]:
@@ -324,39 +311,12 @@ def test_rows_without_data_are_noted() -> None:
     assert notes(as_rows(EXAMPLE)[2] | {"data": "{broken"}) == {"rows without data, left out": 1}
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)
-    | st.text() | st.sampled_from(["msg_1", "ses_1", "step-finish", "tool", "assistant", "part"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)  # fmt: skip
+BASE = [*EXAMPLE, head("ses_2", parentID="ses_1"), answer("9", 4, 6, tokens(9), sessionID="ses_2")]
+VALUES = readers.any_json("msg_1", "ses_1", "step-finish", "tool", "assistant", "part")
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_any_value_in_any_field_gives_sessions_by_the_rules(data: st.DataObject) -> None:
+@given(readers.damaged(BASE, VALUES) | readers.damaged(as_rows(BASE), VALUES))
+def test_any_value_in_any_field_gives_sessions_by_the_rules(rows: list[Any]) -> None:
     """Damaged records in any order give no exception, and calls that keep the rules."""
-    base = [
-        *EXAMPLE,
-        head("ses_2", parentID="ses_1"),
-        answer("9", 4, 6, tokens(9), sessionID="ses_2"),
-    ]
-    rows: list[Any] = orjson.loads(
-        orjson.dumps(as_rows(base) if data.draw(st.booleans()) else base)
-    )
-    for _ in range(data.draw(st.integers(1, 6))):
-        target: Any = data.draw(st.sampled_from(rows))
-        while True:
-            key = data.draw(st.sampled_from(sorted(target)))
-            if not isinstance(target[key], dict) or not target[key] or data.draw(st.booleans()):
-                break
-            target = target[key]
-        target[key] = data.draw(JSON)
-    Random(data.draw(st.integers(0, 99))).shuffle(rows)
-    for found in sessions(*rows[: data.draw(st.integers(0, len(rows)))]):
-        for i, call in enumerate(found.calls):
-            assert call.isl >= 1
-            assert call.osl >= 0
-            assert 0 <= (call.cached or 0) <= call.isl
-            assert call.start_s <= call.end_s
-            assert call.parent is None or call.parent < i
+    readers.assert_survives(opencode, readers.numbered(([row] for row in rows), ".json"))

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-from random import Random
 from typing import Any
 
-import orjson
 import pytest
+import readers
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agentreplay.trace.formats import openhands
 from agentreplay.trace.model import Call, Notes, Session
-from agentreplay.trace.recorded import Draft, Reading, session
+from agentreplay.trace.recorded import Draft, session
 
 Row = dict[str, Any]
-
-READING = Reading(key=b"key")
 
 ZERO_S = 1767348000.0
 
 
 def drafts(files: dict[str, list[Any]]) -> tuple[list[Draft], Notes]:
     """The drafts of files given as records by path, and the notes of all of them."""
-    parts, notes = [], []
-    for path, rows in files.items():
-        records = enumerate((orjson.loads(orjson.dumps(row)) for row in rows), 1)
-        notes.append(Notes())
-        parts.append(openhands.read(records, PurePath(path), READING, notes[-1]))
-    found = openhands.drafts(parts, READING)
-    merged = Notes()
-    for each in notes:
-        merged.merge(each)
-    return found, merged
+    return readers.drafts(openhands, files)
 
 
 def sessions(files: dict[str, list[Any]]) -> list[Session]:
     """The sessions of files given as records by path."""
-    return [session(draft)[0] for draft in drafts(files)[0]]
+    return readers.sessions(openhands, files)
 
 
 def calls(*events: Any) -> tuple[Call, ...]:
@@ -410,41 +396,18 @@ def test_unknown_records_are_noted_with_their_lines() -> None:
     assert found.lines["records of no known kind, left out"] == [6, 7, 8]
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)
-    | st.text() | st.sampled_from(["r1", "agent", "delegate", "condensation", at(4)]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)  # fmt: skip
+WHOLE = {"instance_id": "i", "history": EXAMPLE, "metrics": {"token_usages": [usage("c", 5)]}}
+MORE = [act(5, 20, "r3", 300, 2, action="condensation"), completion("r2", 9, 1, 50, "x", "y")]
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_any_value_in_any_field_gives_sessions_by_the_rules(data: st.DataObject) -> None:
+@given(
+    readers.damaged(
+        [*EXAMPLE, *MORE, WHOLE],
+        readers.any_json("r1", "agent", "delegate", "condensation", at(4)),
+    )
+)
+def test_any_value_in_any_field_gives_sessions_by_the_rules(rows: list[Any]) -> None:
     """Damaged records in any order give no exception, and calls that keep the rules."""
-    row = {"instance_id": "i", "history": EXAMPLE, "metrics": {"token_usages": [usage("c", 5)]}}
-    more = [act(5, 20, "r3", 300, 2, action="condensation"), completion("r2", 9, 1, 50, "x", "y")]
-    rows: list[Any] = orjson.loads(orjson.dumps([*EXAMPLE, *more, row]))
-    for _ in range(data.draw(st.integers(1, 6))):
-        target: Any = data.draw(st.sampled_from(rows))
-        while True:
-            key: Any = data.draw(
-                st.sampled_from(sorted(target)) if isinstance(target, dict)
-                else st.integers(0, len(target) - 1)
-            )  # fmt: skip
-            inner = target[key]
-            if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
-                break
-            target = inner
-        target[key] = data.draw(JSON)
-    Random(data.draw(st.integers(0, 99))).shuffle(rows)
-    kept = rows[: data.draw(st.integers(0, len(rows)))]
-    files = {"a.jsonl": kept[:4], **{f"s/{i}.json": [each] for i, each in enumerate(kept[4:])}}
-    for found in sessions(files):
-        for i, call in enumerate(found.calls):
-            assert call.isl >= 1
-            assert call.osl >= 0
-            assert 0 <= (call.cached or 0) <= call.isl
-            assert 0 <= call.system <= call.isl
-            assert call.start_s <= call.end_s
-            assert call.parent is None or call.parent < i
+    files = {"a.jsonl": rows[:4], **{f"s/{i}.json": [each] for i, each in enumerate(rows[4:])}}
+    readers.assert_survives(openhands, files)

@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
 
 from agentreplay.errors import TraceError
-from agentreplay.trace import recorded
 from agentreplay.trace.formats import otel
 from agentreplay.trace.model import Call, Notes, Session
 from agentreplay.trace.recorded import Reading
@@ -124,22 +124,10 @@ def every(
 ) -> tuple[list[Session], Notes]:
     """The sessions of files, each given by its records, and all notes."""
     reading = Reading(b"key", chars_per_token=chars_per_token)
-    parts, noted = [], []
-    for number, records in enumerate(files, 1):
-        lines = [orjson.loads(orjson.dumps(record)) for record in records]
-        notes = Notes()
-        path = PurePath(f"{number}.jsonl")
-        parts.append(otel.read(enumerate(lines, 1), path, reading, notes))
-        noted.append(notes)
-    sessions = []
-    whole = Notes()
-    for draft in otel.drafts(parts, reading):
-        session, notes = recorded.session(draft)
-        sessions.append(session)
-        whole.merge(notes)
-    for notes in noted:
-        whole.merge(notes)
-    return sessions, whole
+    found, notes = readers.drafts(otel, readers.numbered(files), reading)
+    sessions, more = readers.put_together(found)
+    notes.merge(more)
+    return sessions, notes
 
 
 def sessions_of(*records: object) -> list[Session]:
@@ -677,7 +665,7 @@ TEXT = orjson.dumps([{"role": "user", "content": "x" * 396}]).decode()
 def test_flat_spans_without_lengths_need_a_length_of_tokens() -> None:
     """Texts without token counts are refused with what supplies the lengths."""
     record = {"spans": [flat("a", "00", "02", {MESSAGES: TEXT})]}
-    with pytest.raises(TraceError, match=r"^1\.jsonl: .* --chars-per-token"):
+    with pytest.raises(TraceError, match=r"^0\.jsonl: .* --chars-per-token"):
         sessions_of(record)
 
 
@@ -871,29 +859,6 @@ def test_what_is_recognised(value: object, expected: bool) -> None:
     assert otel.recognises(value) is expected
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-    | st.sampled_from(["", "0", "12", "-1", "1e400", "chat", TRACE, "[", "{}"]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)  # fmt: skip
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) inside a value."""
-    found: list[tuple[Any, Any]] = []
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    for key, inner in items:
-        found.append((value, key))
-        found += places(inner)
-    return found
-
-
 def valid() -> list[Any]:
     """Records of all kinds."""
     held = orjson.dumps(HISTORY[:3]).decode()
@@ -906,30 +871,14 @@ def valid() -> list[Any]:
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.data())
-def test_any_value_in_any_place_is_survived(data: st.DataObject) -> None:
+@given(
+    readers.damaged(valid(), readers.any_json("chat", TRACE, "[", "{}")),
+    st.sampled_from([None, 4.0]),
+)
+def test_any_value_in_any_place_is_survived(records: list[Any], chars: float | None) -> None:
     """Whatever stands in whatever field, in whatever order: the rules of the model hold."""
-    records = data.draw(st.permutations(valid()))[: data.draw(st.integers(1, 9))]
-    for _ in range(data.draw(st.integers(1, 4))):
-        found = places(records)
-        if not found:
-            break
-        container, key = data.draw(st.sampled_from(found))
-        container[key] = data.draw(JSON)
-    reading = Reading(b"key", chars_per_token=data.draw(st.sampled_from([None, 4.0])))
-    for record in records:
-        otel.recognises(record)
-    try:
-        part = otel.read(enumerate(records, 1), PurePath("f"), reading, Notes())
-    except TraceError:
-        return
-    for draft in otel.drafts([part], reading):
-        for call in recorded.session(draft)[0].calls:
-            assert call.isl >= 1
-            assert call.osl >= 0
-            assert call.cached is None or 0 <= call.cached <= call.isl
-            assert call.gap_s >= 0
-            assert call.end_s >= call.start_s
+    reading = Reading(b"key", chars_per_token=chars)
+    readers.assert_survives(otel, {"f": records}, reading, may_refuse=True)
 
 
 # --- The shared samples ---------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import permutations
-from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from format_samples import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import assert_well_formed
 from shared_data import SHARED, needs_shared
 from test_replay import FOREVER
 from test_structure import in_flight, more_in_flight, recorded, simulated
@@ -80,41 +80,6 @@ def memory() -> Iterator[Path]:
 # --- What is read ---------------------------------------------------------------------------------
 
 
-def fault(session: Session, *, labelled: bool) -> str | None:
-    """The first rule of the model that a session breaks."""
-    if not session.calls:
-        return "no calls"
-    if labelled and not session.id:
-        return "no id"
-    if session.start_s is not None and not isfinite(session.start_s):
-        return "arrival"
-    before_s = 0.0 if labelled else -inf
-    for i, call in enumerate(session.calls):
-        parent = None if call.parent is None else session.prompts[call.parent]
-        rules = {
-            "lengths are whole": all(type(n) is int for n in (call.isl, call.osl, call.system)),
-            "isl": call.isl >= 1,
-            "osl": call.osl >= 0,
-            "system": 0 <= call.system <= call.isl,
-            "cached": call.cached is None or 0 <= call.cached <= call.isl,
-            "finite": all(map(isfinite, (call.start_s, call.end_s, call.gap_s))),
-            "order": before_s <= call.start_s <= call.end_s,
-            "gap": call.gap_s >= 0,
-            "after": all(0 <= j < i for j in call.after),
-            "parent": call.parent is None or -len(session.lent) <= call.parent < i,
-            "shared": call.shared % session.block_size == 0
-            and call.shared <= min(call.isl, 0 if parent is None else parent.isl),
-            "model": call.model is None
-            or (type(call.model) is str and (call.model or not labelled)),
-            "agent": not labelled or re.fullmatch(r"|(agent|helper) [1-9]\d*", call.agent),
-        }
-        for rule, kept in rules.items():
-            if not kept:
-                return f"call {i}: {rule}: {call}"
-        before_s = call.start_s
-    return None
-
-
 def readable(sample: Sample, *paths: Path, **options: Any) -> list[Session]:
     """The sessions that can be read, each of which keeps the rules; none where it is refused."""
     sessions, _ = opened(sample, *paths, **options)
@@ -129,7 +94,7 @@ def opened(sample: Sample, *paths: Path, **options: Any) -> tuple[list[Session],
     except TraceError:
         return [], None
     for session in sessions:
-        assert fault(session, labelled=sample.form not in SESSIONS) is None, session
+        assert_well_formed(session, labelled=sample.form not in SESSIONS)
         native.line(session)
     return sessions, trace
 
@@ -158,9 +123,8 @@ def test_a_sample_is_read_whole(tmp_path: Path, sample: Sample) -> None:
     sessions = list(trace)
     assert sums(sessions) == sample.sums
     assert trace.skipped == {}
-    assert [fault(each, labelled=sample.form not in SESSIONS) for each in sessions] == [
-        None for _ in sessions
-    ]
+    for session in sessions:
+        assert_well_formed(session, labelled=sample.form not in SESSIONS)
 
 
 @every
@@ -647,7 +611,8 @@ def test_formats_in_one_file_are_asked_about_or_read(data: st.DataObject) -> Non
         else:
             sessions = list(trace.readable())
             assert {one.form, other.form} >= set(trace.formats.values())
-            assert not any(fault(session, labelled=False) for session in sessions)
+            for session in sessions:
+                assert_well_formed(session, labelled=False)
         assert said == "" or "say which with --format" in said
 
 
@@ -690,8 +655,8 @@ def shared_sessions(folder: str) -> list[Session]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_shared_samples_keep_the_rules(folder: str) -> None:
     """What is read of recordings by others is what the model allows."""
-    faults = [fault(session, labelled=True) for session in shared_sessions(folder)]
-    assert faults == [None for _ in faults]
+    for session in shared_sessions(folder):
+        assert_well_formed(session)
 
 
 @needs_shared

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-from random import Random
 from typing import Any
 
 import orjson
 import pytest
+import readers
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
 
 from agentreplay.trace.formats import tracelab
 from agentreplay.trace.model import Notes, Session
-from agentreplay.trace.recorded import Draft, Reading, session
+from agentreplay.trace.recorded import Draft, session
 
 Row = dict[str, Any]
-
-READING = Reading(key=b"key")
 
 
 def drafts(*files: list[Any]) -> tuple[list[Draft], Notes]:
     """The drafts of files given as rows, and the notes of all of them."""
-    parts, notes = [], Notes()
-    for number, rows in enumerate(files):
-        data = b"\n".join(orjson.dumps(row) for row in rows)
-        records = enumerate((orjson.loads(line) for line in data.split(b"\n") if line), 1)
-        parts.append(tracelab.read(records, PurePath(f"{number}.jsonl"), READING, Notes()))
-    found = tracelab.drafts(parts, READING)
-    for part in parts:
-        notes.merge(part.notes)
-    return found, notes
+    return readers.drafts(tracelab, readers.numbered(files))
 
 
 def sessions(*files: list[Any]) -> list[Session]:
     """The sessions of files given as rows."""
-    return [session(draft)[0] for draft in drafts(*files)[0]]
+    return readers.sessions(tracelab, readers.numbered(files))
 
 
 def notes(*files: list[Any]) -> dict[str, int]:
@@ -386,47 +374,14 @@ def test_other_records_are_noted_with_their_lines() -> None:
     assert found.lines == {"records that are no rounds, left out": [2, 3, 4]}
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)
-    | st.text() | st.sampled_from(["1e400", "2026-01-02T10:00:00Z", "0001-01-01T00:00:00+23:00"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)  # fmt: skip
-
 BASE = [EXAMPLE, *delegating(5, 30), worker(8, 20), row(2, 40, 41, 20, 900)]
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_any_value_in_any_field_gives_sessions_by_the_rules(data: st.DataObject) -> None:
+@given(readers.damaged(BASE, readers.any_json("2026-01-02T10:00:00Z", "0001-01-01T00:00:00+23:00")))
+def test_any_value_in_any_field_gives_sessions_by_the_rules(rows: list[Any]) -> None:
     """Damaged rows in any order give no exception, and calls that keep the rules."""
-    rows: list[Any] = [dict(each) for each in BASE]
-    for _ in range(data.draw(st.integers(1, 6))):
-        each = data.draw(st.sampled_from(rows))
-        name = data.draw(st.sampled_from(sorted(each)))
-        value = data.draw(JSON)
-        inner = each[name]
-        if (
-            isinstance(inner, list)
-            and inner
-            and isinstance(inner[0], dict)
-            and data.draw(st.booleans())
-        ):
-            key = data.draw(st.sampled_from(sorted(inner[0])))
-            each[name] = [inner[0] | {key: value}, *inner[1:]]
-        else:
-            each[name] = value
-    Random(data.draw(st.integers(0, 99))).shuffle(rows)
-    for found in sessions(rows[: data.draw(st.integers(0, len(rows)))]):
-        for i, call in enumerate(found.calls):
-            assert call.isl >= 1
-            assert call.osl >= 0
-            assert 0 <= (call.cached or 0) <= call.isl
-            assert 0 <= call.system <= call.isl
-            assert call.start_s <= call.end_s
-            assert call.parent is None or call.parent < i
-            due = max((found.calls[j].end_s for j in call.after), default=0.0) + call.gap_s
-            assert due >= call.start_s - 1e-6 * max(1.0, abs(call.start_s))
+    readers.assert_survives(tracelab, {"0.jsonl": rows})
 
 
 # --- The shared rounds ----------------------------------------------------------------------------

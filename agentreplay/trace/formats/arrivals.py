@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from agentreplay.errors import TraceError
 from agentreplay.trace.fields import count, number, string, unix_s
-from agentreplay.trace.formats.mooncake import block_ids, block_size
+from agentreplay.trace.formats.mooncake import block_ids, block_size, consistent
 from agentreplay.trace.model import Notes
 from agentreplay.trace.recorded import BLOCK_TOKENS, Draft, Reading, Recorded
 
@@ -59,7 +58,7 @@ def read(
             notes.add("calls without output, sent with one token", line)
         rows.append(row)
     size = block_size([(row.call.isl, len(row.ids)) for row in rows], BAILIAN_BLOCK, notes)
-    rows = _consistent(rows, size, path, notes)
+    rows = consistent(rows, size, path, notes)
     sessions = _chains(rows, notes)
     file, drafts = str(path), []
     for first, session in sessions.items():
@@ -135,24 +134,6 @@ def _id(value: object) -> str | None:
     if named is not None:
         return str(named)
     return value or None if isinstance(value, str) and value != "-1" else None
-
-
-def _consistent(rows: list[_Row], size: int, path: PurePath, notes: Notes) -> list[_Row]:
-    """The rows whose ids, if any, are as many as their length has blocks, begun ones included."""
-    right: list[_Row] = []
-    wrong: list[_Row] = []
-    for row in rows:
-        fits = not row.ids or -(-row.call.isl // size) == len(row.ids)
-        (right if fits else wrong).append(row)
-    if wrong and not any(row.ids for row in right):
-        row = wrong[0]
-        raise TraceError(
-            f"{path}:{row.line}: input_length {row.call.isl} has {-(-row.call.isl // size)} "
-            f"blocks of {size} tokens, and there are {len(row.ids)} hash_ids"
-        )
-    for row in wrong:
-        notes.add("rows whose block ids don't match their input length, left out", row.line)
-    return right
 
 
 def _chains(rows: Sequence[_Row], notes: Notes) -> dict[str | _Row, list[_Row]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from agentreplay.errors import TraceError
 from agentreplay.trace.fields import count, number
@@ -108,7 +108,7 @@ def read(
     rows = list(_rows(records, path, reading, notes, header))
     lengths = [(row.call.isl, len(row.ids)) for row in rows if row.ids]
     size = count(header.get("block_size")) or block_size(lengths, BLOCK, notes)
-    rows = _consistent(rows, size, path, notes)
+    rows = consistent(rows, size, path, notes)
     if not rows:
         return []
     agentic = bool(header) or any(row.waits is not None for row in rows)
@@ -340,7 +340,18 @@ def block_size(lengths: Iterable[tuple[int, int]], usual: int, notes: Notes) -> 
     return size
 
 
-def _consistent(rows: list[_Row], size: int, path: PurePath, notes: Notes) -> list[_Row]:
+class _WithIds(Protocol):
+    """A row of this family, or of another log with block ids."""
+
+    line: int
+    call: Recorded
+    ids: Any
+
+
+_AnyRow = TypeVar("_AnyRow", bound=_WithIds)
+
+
+def consistent(rows: list[_AnyRow], size: int, path: PurePath, notes: Notes) -> list[_AnyRow]:
     """The rows whose ids, if any, are as many as their length has blocks, begun ones included.
 
     Raises:
