@@ -151,6 +151,7 @@ def sessions(draw: st.DrawFn) -> Session:
         isl = draw(st.integers(1, 10**7))
         parent = draw(st.none() | st.integers(0, i - 1)) if i else None
         held = 0 if parent is None else min(isl, calls[parent].isl) // size
+        shared = draw(st.integers(0, held)) * size
         after = draw(st.sets(st.integers(0, i - 1))) if i else set()
         calls.append(
             Call(
@@ -161,8 +162,8 @@ def sessions(draw: st.DrawFn) -> Session:
                 osl=draw(st.integers(0, 10**6)),
                 after=tuple(after),
                 gap_s=draw(seconds),
-                parent=parent,
-                shared=draw(st.integers(0, held)) * size,
+                parent=parent if shared else None,
+                shared=shared,
                 system=draw(st.integers(0, isl)),
                 agent=draw(st.just("") | names),
                 model=draw(st.none() | names),
@@ -232,6 +233,7 @@ def lacking(name: str, i: int | None = None) -> Value:
         (with_call(1, after=["0"]), "call 1: after ['0'] names no earlier call"),
         (with_call(1, shared=64), "call 1: shares 64 tokens but has no parent"),
         (with_call(1, parent=1), "call 1: parent 1 is no earlier call"),
+        (with_call(1, parent=0), "call 1: names parent 0 and shares nothing with it"),
         (with_call(1, parent=2), "call 1: parent 2 is no earlier call"),
         (with_call(2, parent=-1), "call 2: parent -1 "),
         (with_call(2, parent=0.0), "call 2: parent 0.0 "),

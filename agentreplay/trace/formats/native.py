@@ -190,6 +190,8 @@ def _check(session: Session) -> None:
                 fault = f"shares {shared} tokens but has no parent"
         elif parent >= i:
             fault = f"parent {parent} is no earlier call"
+        elif not shared:
+            fault = f"names parent {parent} and shares nothing with it"
         elif shared % size or shared > isl or shared > calls[parent].isl:
             fault = f"shared {shared} is no multiple of {size} that both prompts hold"
         if not fault and (system > isl or (cached is not None and cached > isl)):
