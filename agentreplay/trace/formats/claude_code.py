@@ -99,6 +99,7 @@ class Part:
         session: The session of lines that name none.
         compactions: Session and identity of each.
         folders: The working folder that each session was in last.
+        written_s: The last stamp of each session's lines.
         notes: The file's notes.
     """
 
@@ -107,6 +108,7 @@ class Part:
     session: str | None
     compactions: Sequence[tuple[str | None, str]]
     folders: Mapping[str | None, str] = field(repr=False)
+    written_s: Mapping[str | None, float]
     notes: Notes
 
 
@@ -167,6 +169,7 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
     parts = sorted(parts, key=lambda part: part.path)
     homes: dict[_Call, tuple[Part, _Key]] = {}
     compactions: dict[str, _Key] = {}
+    ends_s: dict[_Key, float] = {}
     for part in parts:
         project = _project(part.path)
         keys: dict[str | None, _Key] = {}
@@ -174,19 +177,23 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
             name for name, _ in part.compactions
         }:
             named = session or part.session
-            keys[session] = (project, named) if named else (part.path, None)
+            key: _Key = (project, named) if named else (part.path, None)
+            keys[session] = key
+            ends_s[key] = max(ends_s.get(key, 0.0), part.written_s.get(session, 0.0))
         for call in part.calls:
             homes[call] = part, keys[call.session]
         for session, uuid in part.compactions:
             compactions.setdefault(uuid, keys[session])
-    originals = _originals(homes)
+    copied = _copied(homes, ends_s)
+    compactions = {uuid: copied.get(key, key) for uuid, key in compactions.items()}
+    originals = _originals(homes, copied, ends_s)
     outputs: dict[_Call, int] = {}
     members: dict[_Key, list[_Call]] = {}
     for call, original in originals.items():
         outputs[original] = max(outputs.get(original, 0), call.usage[0])
         part, key = homes[call]
         if call is original:
-            members.setdefault(key, []).append(call)
+            members.setdefault(copied.get(key, key), []).append(call)
         else:
             part.notes.add("copies of calls, counted once", call.line)
     unlogged = Counter(compactions.values())
@@ -222,10 +229,13 @@ class _Log:
         self.session: str | None = None
         self.compactions: list[tuple[str | None, str]] = []
         self.folders: dict[str | None, str] = {}
+        self.stamps: dict[str | None, object] = {}  # the last one of each session, as written
 
     def add_input(self, record: dict[str, Any], line: int) -> None:
         """A line that goes to the model: a prompt, a tool's result, injected context."""
         point = self._place(record, line)
+        if record.get("parentUuid", line) is None and not point.changed and point.call is not None:
+            point = _Point(point.agent, point.call, changed=True)  # it goes back to the beginning
         stamp = unix_s(record.get("timestamp"))
         if stamp is not None:
             origin = point.before if point.before is not None and point.keeps(stamp) else point
@@ -359,7 +369,10 @@ class _Log:
                     call.line,
                 )
             calls.append(call)
-        return Part(self.path, calls, self.session, self.compactions, self.folders, self.notes)
+        written_s = {name: unix_s(stamp) or 0.0 for name, stamp in self.stamps.items()}
+        return Part(
+            self.path, calls, self.session, self.compactions, self.folders, written_s, self.notes
+        )
 
     def _place(self, record: dict[str, Any], line: int) -> _Point:
         """The point that a record follows."""
@@ -388,27 +401,52 @@ class _Log:
 
     def _remember(self, record: dict[str, Any], point: _Point) -> None:
         self.lasts[point.agent] = point
+        if stamp := record.get("timestamp"):
+            self.stamps[_text(record.get("sessionId")) or self.session] = stamp
         uuid = record.get("uuid")
         if isinstance(uuid, str):
             self.points[uuid] = point
 
 
-def _originals(homes: _Homes) -> dict[_Call, _Call]:
+def _copied(homes: _Homes, ends_s: Mapping[_Key, float]) -> dict[_Key, _Key]:
+    """For each session that another folder holds too, perhaps as it was earlier: its last state.
+
+    Sessions of one id with calls in common are one, and that is it which was written last.
+    """
+    holders: dict[tuple[str, str], dict[_Key, None]] = {}
+    for call, (_, key) in homes.items():
+        if key[1] is not None and call.id is not None:
+            holders.setdefault((key[1], call.id), {})[key] = None
+    sizes = Counter(key for _, key in homes.values())
+    copied: dict[_Key, _Key] = {}
+    for holding in holders.values():
+        if len(holding) > 1:
+            found = {_last_of(key, copied) for key in holding}
+            last = max(found, key=lambda key: (ends_s[key], sizes[key], key[0]))
+            copied |= dict.fromkeys(found - {last}, last)
+    return {key: _last_of(key, copied) for key in copied}
+
+
+def _last_of(key: _Key, copied: Mapping[_Key, _Key]) -> _Key:
+    while key in copied:
+        key = copied[key]
+    return key
+
+
+def _originals(
+    homes: _Homes, copied: Mapping[_Key, _Key], ends_s: Mapping[_Key, float]
+) -> dict[_Call, _Call]:
     """For each call, the one that it is a copy of; itself, where it is none.
 
     Of copies the main conversation's is the original, then what is not said to be a fork, then
     the earliest, then that of the session which ended first: later ones were resumed from it.
-    Of copies of one session it is that where the most of it lies.
+    Of copies of one session it is that in its last state.
     """
-    sizes = Counter(key for _, key in homes.values())
-    ends_s: dict[str | PurePath, float] = {}
-    for call, (_, (folder, session)) in homes.items():
-        ends_s[session or folder] = max(ends_s.get(session or folder, 0.0), call.end_s or 0.0)
 
-    def rank(call: _Call) -> tuple[bool, bool, float, float, int]:
-        folder, session = key = homes[call][1]
+    def rank(call: _Call) -> tuple[bool, bool, float, float, bool]:
+        key = homes[call][1]
         first_s = call.first_s if call.first_s is not None else float("inf")
-        return bool(call.agent), call.forked, first_s, ends_s[session or folder], -sizes[key]
+        return bool(call.agent), call.forked, first_s, ends_s[copied.get(key, key)], key in copied
 
     best: dict[tuple[str, int], _Call] = {}
     for call in homes:

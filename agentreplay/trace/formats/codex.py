@@ -39,7 +39,7 @@ _CONTENT = ("input_text", "output_text", "input_image")
 _COMPACTIONS = ("compaction", "compaction_summary", "context_compaction")
 _TURN_EVENTS = frozenset(
     "task_started turn_started user_message thread_rolled_back context_compacted "
-    "entered_review_mode exited_review_mode".split()
+    "entered_review_mode exited_review_mode turn_aborted".split()
 )
 _USAGE = (
     "input_tokens",
@@ -192,6 +192,7 @@ def read(
             log.meta(payload, record.get("timestamp"))
         elif kind == "compacted":
             log.anew = True
+            log.mark = record.get("timestamp") or log.mark
         elif not isinstance(kind, str) or kind not in _LINES:
             notes.add("lines of unknown types, left out", line)
     if log.calls:
@@ -211,9 +212,11 @@ class _Log:
     Attributes:
         mark: Stamp of the last line that goes into the next call's prompt.
         open: Lines of an answer were read whose token count was not.
+        ran: A tool of that answer gave something.
         turned: A new turn began since.
         head: Index of the call whose prompt the next one continues.
-        turns: The heads when the turns of the user began.
+        turns: The heads when the turns of the user began, and how many calls there were.
+        left: Index of the first of the calls that were taken back since the last call.
     """
 
     def __init__(self, notes: Notes) -> None:
@@ -236,10 +239,11 @@ class _Log:
         self.end_s: float | None = None
         self.shift_s = 0.0
         self.head: int | None = None
+        self.left: int | None = None
         self.reviewed: int | None = None
-        self.turns: list[int | None] = []
+        self.turns: list[tuple[int | None, int]] = []
         self.asked = ""
-        self.anew = False
+        self.anew = self.anew_before = self.ran = False
 
     def meta(self, payload: Mapping[str, Any], stamp: object) -> None:
         """The first one is the file's own, others belong to the history that was copied."""
@@ -274,13 +278,14 @@ class _Log:
             from_model = role == "assistant"
             self.turned = self.turned or not from_model
         if not from_model:
+            self.ran = self.ran or what != "message"
             self.mark = stamp or self.mark
             self.late = True
             return
         if self.open and self.turned:
             self.cut()
         if not self.open:
-            self.open = True
+            self.open, self.ran = True, False
             self.opened = (self.mark, self.model, line)
             self.answered = None
         self.turned = self.late = False
@@ -292,20 +297,26 @@ class _Log:
             # A turn has both marks or one of them; a message while a call is made is a turn too.
             mark, other = ("user", "task") if what == "user_message" else ("task", "user")
             if self.asked != other:
-                self.turns.append(self.head)
+                self.turns.append((self.head, len(self.calls)))
                 self.asked = mark
             else:
                 self.asked = "both"
             self.mark = stamp or self.mark
             self.turned = self.late = True
         elif what == "thread_rolled_back":
+            made = len(self.calls)
             for _ in range(min(count(payload.get("num_turns")) or 0, len(self.turns))):
-                self.head = self.turns.pop()
+                self.head, made = self.turns.pop()
+            if made < len(self.calls):
+                self.left = made
             self.anew = True
+        elif what == "turn_aborted":
+            if self.open and not self.ran:
+                self.cut()  # what comes after its tools have run may still be its token count
         elif what == "entered_review_mode":
-            self.reviewed, self.anew = self.head, True
+            self.reviewed, self.anew_before, self.anew = self.head, self.anew, True
         elif what == "exited_review_mode":
-            self.head, self.anew = self.reviewed, self.anew or self.reviewed is None
+            self.head, self.anew = self.reviewed, self.anew_before or self.reviewed is None
         else:
             self.anew = True
 
@@ -376,6 +387,10 @@ class _Log:
         if start_s is None:
             self.notes.add("calls of which only the end is known, duration estimated", line)
         before = self.head if self.head is not None or not self.calls else 0
+        if self.left is not None and before is not None:
+            if (used[2] or 0) > self.calls[before].isl:
+                before = self.left  # the beginning of what was taken back was asked once more
+            self.left = None
         self.head, self.end_s = len(self.calls), end_s if start_s is None else max(start_s, end_s)
         self.calls.append(
             _Call(  # by position: by name it takes three times as long
@@ -485,7 +500,9 @@ def drafts(parts: Sequence[Rollout], reading: Reading) -> list[Draft]:
         families.setdefault(_line(thread, spawners)[-1], []).append(thread)
     made = []
     for root, family in families.items():
-        family.sort(key=lambda thread: len(_line(thread, spawners)))
+        family.sort(
+            key=lambda thread: (len(_line(thread, spawners)), thread.made_s or 0.0, thread.id)
+        )
         if calls := _calls(root, family, spawners, named):
             made.append(
                 Draft(
@@ -593,8 +610,8 @@ def _calls(
 def _copied(thread: Rollout, named: Mapping[str, list[Rollout]]) -> int:
     """How many of a file's calls, all at its beginning, were made by another thread.
 
-    Their totals are those of an ancestor, or they are older than the file. Where an ancestor is not
-    at hand, those too that came and went in no time when the file was made.
+    Their totals are those of an ancestor, or they are older than a file that names one. Where an
+    ancestor is not at hand, those too that came and went in no time when the file was made.
     """
     ancestors = [_nearest(named.get(name, []), thread) for name in thread.ancestors]
     totals = {call.total for each in ancestors if each for call in each.calls if call.total}
@@ -609,20 +626,23 @@ def _copied(thread: Rollout, named: Mapping[str, list[Rollout]]) -> int:
             and 0 <= end_s - made_s <= BURST_S
             and end_s - call.start_s < UNREAL_S
         )
-        if not (call.old or at_once):
+        if not ((call.old and thread.ancestors) or at_once):
             break
         copied += 1
     return copied
 
 
 def _latest(calls: Sequence[Recorded], before: _Call) -> Recorded | None:
-    """The last call of a model that began before another call to that model."""
+    """The last call of a model that began before another call to that model.
+
+    It is the last of those that are as long as what that one found in the cache, if there are any.
+    """
     return max(
         (
             call
             for call in calls
             if call.model == before.model and (call.start_s or 0.0) <= before.start_s
         ),
-        key=lambda call: call.start_s or 0.0,
+        key=lambda call: (call.isl >= (before.cached or 0), call.start_s or 0.0),
         default=None,
     )
