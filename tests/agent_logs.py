@@ -1328,7 +1328,9 @@ class _Codex(_Inventor):
             for _ in range(tools):
                 use_id = f"call_{self.identity()[:12]}"
                 uses.append((end_ms, use_id))
-                fields = {"name": name, "arguments": "{}", "call_id": use_id}
+                ids = [child.id for child, _ in waits] if name == "wait_agent" else []
+                arguments = orjson.dumps({"targets": ids} if ids else {}).decode()
+                fields = {"name": name, "arguments": arguments, "call_id": use_id}
                 if name == "shell_command" and self.rng.random() < 0.3:
                     custom = {"name": "apply_patch", "input": "x", "call_id": use_id}
                     self.item(thread, end_ms, "custom_tool_call", **custom)

@@ -260,6 +260,95 @@ def test_gaps_lead_to_the_recorded_starts(reads: list[Read]) -> None:
     agreed(complaints)
 
 
+def test_nothing_waits_for_what_ended_later(reads: list[Read]) -> None:
+    """What a call waits for had ended when it began."""
+    complaints = []
+    for read in reads:
+        for call, session, i in read.steady():
+            got = session.calls[i]
+            for j in got.after:
+                late_s = session.calls[j].end_s - got.start_s
+                if late_s > EXACT_S:
+                    complaints.append(
+                        read.says(call, f"waits for {session.calls[j].isl}, {late_s:.3f} s later")
+                    )
+    agreed(complaints)
+
+
+def test_an_agent_makes_one_call_after_another(reads: list[Read]) -> None:
+    """A call waits for the one that its agent made before it."""
+    complaints = []
+    for read in reads:
+        for call, session, i in read.steady():
+            last = previous(call)
+            if last is None or read.places[last.isl][0] is not session:
+                continue
+            if read.places[last.isl][1] not in before(session, i):
+                complaints.append(read.says(call, f"doesn't wait for {last.isl}"))
+    agreed(complaints)
+
+
+def test_agents_that_are_waited_for_are_joined(reads: list[Read]) -> None:
+    """The call that could only begin when an agent had ended waits for its last call."""
+    complaints = []
+    for read in reads:
+        for agent in read.world.agents:
+            call = agent.joined_by
+            if call is None or not agent.calls or agent.session.steps:
+                continue
+            last = max(agent.calls, key=lambda made: made.end_ms)
+            session, i = read.places[call.isl]
+            if read.places[last.isl][0] is session:
+                j = read.places[last.isl][1]
+                if j not in before(session, i):
+                    complaints.append(read.says(call, f"doesn't wait for {last.isl}"))
+    agreed(complaints)
+
+
+def test_agents_in_the_background_are_not_waited_for(reads: list[Read]) -> None:
+    """A maker that went on while an agent was at work doesn't wait for it, unless that woke it."""
+    complaints = []
+    for read in reads:
+        for agent in read.world.agents:
+            if agent.kind not in ("async", "helper") or agent.maker is None or not agent.calls:
+                continue
+            if agent.session.steps:
+                continue
+            first, last = agent.calls[0].start_ms, max(call.end_ms for call in agent.calls)
+            made = {call.isl for call in agent.calls}
+            for call in agent.maker.agent.calls:
+                went_on = previous(call)
+                if (
+                    went_on is None
+                    or call in agent.woken
+                    or not first < went_on.end_ms - 1000
+                    or went_on.end_ms > last
+                ):
+                    continue
+                session, i = read.places[call.isl]
+                waits = {session.calls[j].isl for j in session.calls[i].after}
+                if waits & made:
+                    complaints.append(read.says(call, f"waits for {waits & made}"))
+    agreed(complaints)
+
+
+def test_an_agent_waits_for_the_call_that_made_it(reads: list[Read]) -> None:
+    """An agent's first call waits for its maker's call, where that had ended."""
+    complaints = []
+    for read in reads:
+        for agent in read.world.agents:
+            maker = agent.maker
+            if maker is None or not agent.calls or agent.session.steps:
+                continue
+            first = agent.calls[0]
+            session, i = read.places[first.isl]
+            if maker.end_ms > first.start_ms or read.places[maker.isl][0] is not session:
+                continue
+            if read.places[maker.isl][1] not in before(session, i):
+                complaints.append(read.says(first, f"doesn't wait for its maker {maker.isl}"))
+    agreed(complaints)
+
+
 # Prefixes
 
 

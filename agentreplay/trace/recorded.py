@@ -76,6 +76,9 @@ class Recorded:
             counts and not by pieces, or `relate` has found it.
         shared: How many leading tokens it has in common with `parent`.
         name: Its number in the set, in order of time, where sessions share prefixes.
+        after: The calls that had to end before it was sent, where the log tells: its agent's call
+            before, its maker, the agents whose results it got. None: it is derived from times and
+            prefixes.
     """
 
     start_s: float | None
@@ -92,6 +95,7 @@ class Recorded:
     parent: Recorded | None = None
     shared: int = 0
     name: int | None = None
+    after: tuple[Recorded, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class Draft:
         project: The project, or folder, that the session worked on.
         scope: Within what its block ids name the same as those of other sessions (a file, a
             trace); None where they are its own.
+        rounding_s: How much its stamps may seem to overlap: 1 s where they are whole seconds.
     """
 
     id: str
@@ -118,6 +123,7 @@ class Draft:
     block_size: int = BLOCK_TOKENS
     project: str | None = None
     scope: str | None = None
+    rounding_s: float = 0.0
 
     @property
     def start_s(self) -> float | None:
@@ -139,10 +145,10 @@ def total_input(
     return isl + cached + written
 
 
-def had_ended(before: Recorded, call: Recorded) -> bool:
+def had_ended(before: Recorded, call: Recorded, rounding_s: float = ROUNDING_S) -> bool:
     """Whether a call began after another's end, or its start where no end is recorded."""
     end_s = before.start_s if before.end_s is None else before.end_s
-    return end_s is None or call.start_s is None or end_s <= call.start_s + ROUNDING_S
+    return end_s is None or call.start_s is None or end_s <= call.start_s + rounding_s
 
 
 def continue_by_counts(calls: Iterable[Recorded]) -> None:
@@ -253,8 +259,17 @@ def session(draft: Draft, gap_s: float | None = None) -> tuple[Session, Notes]:
     ]
     lent = tuple(_lent(call, size, places) for call in others)
     names = tuple(call.name for call in (*own, *others) if call.name is not None)
-    linked = link(with_estimated_ends(calls), size, lent)
+    given = [_given(i, call, places) for i, call in enumerate(own)]
+    linked = link(with_estimated_ends(calls), size, lent, given, draft.rounding_s)
     return Session(draft.id, draft.start_s, linked, size, draft.source, lent, names), notes
+
+
+def _given(i: int, call: Recorded, places: Mapping[Recorded, int]) -> tuple[int, ...] | None:
+    """What the log says that a call waited for; None where it says nothing, or nothing is left."""
+    if not call.after:
+        return None if call.after is None else ()
+    after = dict.fromkeys(places.get(each, -1) for each in call.after)
+    return tuple(j for j in after if 0 <= j < i) or None
 
 
 def _lent(call: Recorded, size: int, places: Mapping[Recorded, int]) -> Call:

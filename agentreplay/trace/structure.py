@@ -16,7 +16,10 @@ from typing import Any
 from agentreplay.trace.model import Call, Session
 
 ROUNDING_S = 1.0
-"""Recorded stamps may be whole seconds, so two of them may seem to overlap by this much."""
+"""Stamps of whole seconds may seem to overlap by this much."""
+
+EXACT_S = 1e-3
+"""And stamps of milliseconds by this much."""
 
 TAIL_BLOCKS = 2
 """A continued prompt may differ from its predecessor in its last blocks: the tail is tokenised
@@ -164,38 +167,54 @@ def common_prefix(calls: Sequence[Call], i: int, j: int, at_least: int = 1) -> i
     return shared if shared >= at_least else 0
 
 
-def link(calls: Sequence[Call], block_size: int, lent: tuple[Call, ...] = ()) -> tuple[Call, ...]:
+def link(
+    calls: Sequence[Call],
+    block_size: int,
+    lent: tuple[Call, ...] = (),
+    given: Sequence[tuple[int, ...] | None] = (),
+    rounding_s: float = ROUNDING_S,
+) -> tuple[Call, ...]:
     """Fill in `after` and `gap_s` of calls that are in order of `start_s`, in causal order.
 
-    A call that continues a chain waits for the chain's last call; one of another agent begins a
-    chain of its own there, so that the agent it came from can join it. One that continues none
-    waits for the call of its own agent that ended last before it, or, where the agent is new, of
-    the session; without one it is a root. Either also waits for every chain that came and went
+    A call that continues a chain waits for the chain's last call; the first one of another agent
+    begins a chain of its own there, so that the agent it came from can join it. One that continues
+    none waits for the call of its own agent that ended last before it, or, where the agent is new,
+    of the session; without one it is a root. Either also waits for every chain that came and went
     since its predecessor ended.
+
+    Args:
+        given: For each call what it waits for, where that is known; None: it is derived.
+        rounding_s: How much two stamps may seem to overlap.
     """
-    chains, predecessors = _chains(calls, block_size, lent)
+    known = list(given) or [None] * len(calls)
+    if None not in known:
+        return tuple(waiting(calls, i, after or ()) for i, after in enumerate(known))
+    rounding_s = max(rounding_s, EXACT_S)
+    chains, predecessors = _chains(calls, block_size, lent, rounding_s)
     members = list(_members(chains).items())
     begun_s = [calls[indices[0]].start_s for _, indices in members]  # ascending, as the calls are
     linked = []
     for i, call in enumerate(calls):
-        before = predecessors[i]
-        after = [] if before is None else [before]
-        if len(members) == 1:
+        after, before = known[i], predecessors[i]
+        if after is not None:
             linked.append(waiting(calls, i, after))
             continue
-        since = calls[before].end_s if before is not None else 0.0
-        for chain, indices in members[bisect_left(begun_s, since - ROUNDING_S) :]:
-            last = indices[-1]
-            if indices[0] >= i:
-                break
-            if (
-                chain != chains[i]
-                and last < i
-                and last not in after
-                and calls[last].end_s <= call.start_s + ROUNDING_S
-            ):
-                after.append(last)
-        linked.append(waiting(calls, i, after))
+        joined = [] if before is None else [before]
+        if len(members) > 1:
+            since_s = (calls[before].end_s if before is not None else 0.0) - rounding_s
+            until_s = call.start_s + rounding_s
+            for chain, indices in members[bisect_left(begun_s, since_s) :]:
+                last = indices[-1]
+                if indices[0] >= i:
+                    break
+                if (
+                    chain != chains[i]
+                    and last < i
+                    and last not in joined
+                    and calls[last].end_s <= until_s
+                ):
+                    joined.append(last)
+        linked.append(waiting(calls, i, joined))
     return tuple(linked)
 
 
@@ -214,20 +233,26 @@ def alone(session: Session) -> Session:
 def recorded_order(session: Session) -> Session:
     """The session in which nothing overtakes what it did not overtake in the recording.
 
-    Each call also waits for the latest call of every other chain that had ended when it began.
+    Each call also waits for the latest call of every other line of calls that had ended when it
+    began. A line is made of calls of one agent, each waiting for the one before it.
     """
     calls = session.calls
-    chains, _ = _chains(calls, session.block_size, session.lent)
-    members = _members(chains)
+    members: list[list[int]] = []
+    line: dict[int, int] = {}  # of the last call of each
     ordered = []
     for i, call in enumerate(calls):
         after = list(call.after)
-        for chain, indices in members.items():
-            if chain == chains[i]:
-                continue
-            ended = [j for j in indices if j < i and calls[j].end_s <= call.start_s]
-            if ended and ended[-1] not in after:
-                after.append(ended[-1])
+        before = next((j for j in after if j in line and calls[j].agent == call.agent), None)
+        own = len(members) if before is None else line.pop(before)
+        for number, indices in enumerate(members):
+            if number != own:
+                ended = next((j for j in reversed(indices) if calls[j].end_s <= call.start_s), None)
+                if ended is not None and ended not in after:
+                    after.append(ended)
+        line[i] = own
+        if before is None:
+            members.append([])
+        members[own].append(i)
         ordered.append(waiting(calls, i, after))
     return replace(session, calls=tuple(ordered))
 
@@ -243,7 +268,7 @@ def waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:
 
 
 def _chains(
-    calls: Sequence[Call], block_size: int, lent: tuple[Call, ...]
+    calls: Sequence[Call], block_size: int, lent: tuple[Call, ...], rounding_s: float
 ) -> tuple[list[int], list[int | None]]:
     """The chain of each call, and the call that it waits for first."""
     prompts = (*calls, *lent)
@@ -251,8 +276,11 @@ def _chains(
     predecessors: list[int | None] = []
     lasts: list[int] = []  # the last call of each chain
     ends: dict[str | None, list[tuple[float, int]]] = {None: []}  # by agent, and of all
+    agents: set[str] = set()
     for i, call in enumerate(calls):
-        continued = _continued(prompts, i, chains, lasts, block_size)
+        known = call.agent in agents
+        agents.add(call.agent)
+        continued = _continued(prompts, i, chains, lasts, block_size, rounding_s, known)
         if continued is None:
             for j in range(len(ends[None]), i):
                 end = calls[j].end_s, -j
@@ -261,8 +289,9 @@ def _chains(
                         insort(ordered, end)
                     else:
                         ordered.append(end)
-            before = _ended_last(ends.get(call.agent, ()), call.start_s)
-            predecessors.append(_ended_last(ends[None], call.start_s) if before is None else before)
+            until_s = call.start_s + rounding_s
+            before = _ended_last(ends.get(call.agent, ()), until_s)
+            predecessors.append(_ended_last(ends[None], until_s) if before is None else before)
         else:
             predecessors.append(lasts[continued])
         if continued is None or calls[lasts[continued]].agent != call.agent:
@@ -275,39 +304,51 @@ def _chains(
 
 
 def _continued(
-    calls: Sequence[Call], i: int, chains: Sequence[int], lasts: Sequence[int], block_size: int
+    calls: Sequence[Call],
+    i: int,
+    chains: Sequence[int],
+    lasts: Sequence[int],
+    block_size: int,
+    rounding_s: float,
+    known: bool,
 ) -> int | None:
-    """The chain that call *i* continues: the one it shares most with, of equal ones its own."""
+    """The chain that call *i* continues: the one it shares most with, of equal ones its own.
+
+    An agent that is *known*, since it called before, continues its own chains only.
+    """
     call = calls[i]
     if call.parent is None:
         return None  # it shares with none
+    until_s = call.start_s + rounding_s
     chain = chains[call.parent] if call.parent >= 0 else None
     if chain is not None and lasts[chain] == call.parent:
-        needed = _least_shared(calls[call.parent], call, block_size)
+        needed = _least_shared(calls[call.parent], call, block_size, until_s)
         own = calls[call.parent].agent == call.agent
         if own and needed is not None and call.shared >= needed:
             return chain  # with no other call it shares more
     continued, longest = None, 0
     for chain, last in enumerate(lasts):
-        needed = _least_shared(calls[last], call, block_size)
+        own = calls[last].agent == call.agent
+        if known and not own:
+            continue
+        needed = _least_shared(calls[last], call, block_size, until_s)
         if needed is not None:
             shared = common_prefix(calls, i, last, at_least=max(needed, longest))
-            own = calls[last].agent == call.agent
             if shared > longest or (own and 0 < shared == longest):
                 continued, longest = chain, shared
     return continued
 
 
-def _least_shared(before: Call, call: Call, block_size: int) -> int | None:
+def _least_shared(before: Call, call: Call, block_size: int, until_s: float) -> int | None:
     """How many tokens a call must share with one before it to continue it; None: it can't."""
-    if before.model != call.model or before.end_s > call.start_s + ROUNDING_S:
+    if before.model != call.model or before.end_s > until_s:
         return None
     return max((before.isl // block_size - TAIL_BLOCKS) * block_size, block_size)
 
 
-def _ended_last(ends: Sequence[tuple[float, int]], start_s: float) -> int | None:
-    """The call that ended last before a start, of calls as (end, minus index) in order."""
-    ended = bisect_left(ends, (start_s + ROUNDING_S, 1))
+def _ended_last(ends: Sequence[tuple[float, int]], until_s: float) -> int | None:
+    """The call that ended last until some time, of calls as (end, minus index) in order."""
+    ended = bisect_left(ends, (until_s, 1))
     return -ends[ended - 1][1] if ended else None
 
 

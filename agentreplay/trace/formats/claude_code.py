@@ -8,6 +8,7 @@ it reads and keeps of each answer who came before it, when its input was complet
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 
 from agentreplay.trace.fields import count, number, unix_s
 from agentreplay.trace.model import Notes
-from agentreplay.trace.recorded import Draft, Reading, Recorded
+from agentreplay.trace.recorded import Draft, Reading, Recorded, had_ended
 from agentreplay.trace.structure import median_tokens_s
 
 _RECORDS = frozenset(
@@ -43,8 +44,35 @@ _HELPERS = tuple(
 
 _COMPACTION = "acompact"
 
+_MAKERS = frozenset("Agent Task Workflow".split())
+"""Tools that make agents."""
+
+_AWAY = ("async_launched", "teammate_spawned")
+"""What the result of such a tool says where the agent is still at work."""
+
 _PLACEHOLDER_TOKENS = 8
 """Old versions write at most this as the output of an answer that has only begun."""
+
+
+@dataclass(slots=True, eq=False)
+class _Make:
+    """A tool of an answer that makes agents.
+
+    Attributes:
+        call: The answer.
+        asked_s: When it was asked for.
+        agent: The agent's id, or the workflow's; None where its result does not say.
+        over_s: When its result came, where that is what the agent came to.
+    """
+
+    call: _Call
+    asked_s: float | None
+    agent: str | None = None
+    over_s: float | None = None
+
+    def may_have_made(self, first: Recorded) -> bool:
+        """Whether an agent of which this is the first call may be its own."""
+        return self.over_s is None or first.start_s is None or first.start_s <= self.over_s
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +92,8 @@ class _Call:
     parent: _Call | None = field(repr=False)  # the one before it in its conversation
     changed: bool  # the conversation was rewritten since
     usage: _Usage
+    makes: tuple[_Make, ...] = ()
+    got: tuple[_Make, ...] = ()  # whose results it was the first to get
 
 
 _Usage: TypeAlias = tuple[int, int, bool, int]
@@ -204,7 +234,8 @@ def drafts(parts: Sequence[Part], reading: Reading) -> list[Draft]:
         home = homes[first][0]
         if dated and len(dated) < len(calls):
             home.notes.add("calls without a time, left out", times=len(calls) - len(dated))
-        rows = _recorded(dated or calls, originals, outputs, home.notes)
+        runs = {call.agent: homes[call][0].path.parent.name for call in calls if call.agent}
+        rows = _recorded(dated or calls, originals, outputs, runs, home.notes)
         logged = {call.agent for call in calls if call.agent.startswith(_COMPACTION)}
         if unlogged[key] > len(logged):
             what = "compactions whose own call is not in the log"
@@ -230,6 +261,8 @@ class _Log:
         self.compactions: list[tuple[str | None, str]] = []
         self.folders: dict[str | None, str] = {}
         self.stamps: dict[str | None, object] = {}  # the last one of each session, as written
+        self.makes: dict[str, _Make] = {}  # by the tool's id
+        self.results: dict[str, tuple[_Make, ...]] = {}  # by the agent whose next call gets them
 
     def add_input(self, record: dict[str, Any], line: int) -> None:
         """A line that goes to the model: a prompt, a tool's result, injected context."""
@@ -244,6 +277,8 @@ class _Log:
         if self.session is None:
             self.session = _text(record.get("sessionId"))
         self._remember(record, point)
+        if self.makes:
+            self._get(record, point.agent)
         if point.call is not None and _interrupts(record.get("message")):
             self.notes.add("calls that the user interrupted, output may be a placeholder", line)
 
@@ -273,6 +308,8 @@ class _Log:
             # Another request's line is a copy: it does not say when this one ended.
             if stamp is not None and record.get("requestId") == call.request:
                 call.end_s = stamp if call.end_s is None else max(call.end_s, stamp)
+        if after.call is not None:
+            self._make(message.get("content"), after.call, stamp)
         return self._remember(record, point if kept else after)
 
     def _begin(
@@ -312,6 +349,8 @@ class _Log:
             origin.changed,
             _usage(message),
         )
+        if self.results:
+            call.got = self.results.pop(origin.agent, ())
         origin.begun = call
         self.calls.append(call)
         if folder := _text(record.get("cwd")):
@@ -322,6 +361,34 @@ class _Log:
         else:
             self.answers[origin.agent, name] = after
         return after
+
+    def _make(self, content: object, call: _Call, stamp: float | None) -> None:
+        """Note the tools of an answer that make agents."""
+        for block in content if isinstance(content, list) else ():
+            if isinstance(block, dict) and block.get("type") == "tool_use":
+                name, tool = block.get("name"), block.get("id")
+                if not isinstance(name, str) or name not in _MAKERS or not isinstance(tool, str):
+                    continue
+                if tool not in self.makes:
+                    make = self.makes[tool] = _Make(call, stamp)
+                    call.makes += (make,)
+
+    def _get(self, record: dict[str, Any], agent: str) -> None:
+        """Note the results of tools that made agents."""
+        message = record.get("message")
+        content = message.get("content") if isinstance(message, dict) else None
+        for block in content if isinstance(content, list) else ():
+            tool = block.get("tool_use_id") if isinstance(block, dict) else None
+            make = self.makes.get(tool) if isinstance(tool, str) else None
+            if make is None:
+                continue
+            result = record.get("toolUseResult")
+            if isinstance(result, dict):
+                make.agent = _text(result.get("agentId")) or _text(result.get("runId"))
+                if result.get("isAsync") is True or result.get("status") in _AWAY:
+                    continue
+            make.over_s = unix_s(record.get("timestamp"))
+            self.results[agent] = (*self.results.get(agent, ()), make)
 
     def add_event(self, record: dict[str, Any], line: int) -> None:
         """A record of the program itself: a compaction, a failed attempt, and the like."""
@@ -461,9 +528,10 @@ def _recorded(
     calls: Sequence[_Call],
     originals: Mapping[_Call, _Call],
     outputs: Mapping[_Call, int],
+    runs: Mapping[str, str],
     notes: Notes,
 ) -> list[Recorded]:
-    """The calls of a session, in order of their starts."""
+    """The calls of a session, in order of their starts; *runs* are the folders of agents' files."""
     own = set(calls)
     before = {call: _before(call, originals, own) for call in calls}
     spans = _spans(calls, before, outputs, notes)
@@ -506,7 +574,120 @@ def _recorded(
             row.shared = min(row.shared, isl, row.parent.isl)
         row.system = min(systems.get(call.agent, 0), isl)
         lasts[call.agent] = call
+    _wait(rows, before, runs)
     return list(rows.values())
+
+
+def _wait(
+    rows: Mapping[_Call, Recorded],
+    before: Mapping[_Call, tuple[_Call, bool] | None],
+    runs: Mapping[str, str],
+) -> None:
+    """Say what each call waited for, where the log tells.
+
+    That is the call of its agent before it, and of the agents whose results it got the last calls.
+    An agent's first call waits for the one that made it, or, where that was still at work, for what
+    that waited for.
+    """
+    agents: dict[str, list[_Call]] = {}
+    for call in rows:
+        agents.setdefault(call.agent, []).append(call)
+    makers = _makers(agents, rows, runs)
+    first_s = min((row.start_s if row.end_s is None else row.end_s) or 0.0 for row in rows.values())
+    for agent, calls in agents.items():
+        own = not agent or agent in makers or agent.startswith(_HELPERS)
+        if not own and (rows[calls[0]].start_s or first_s) >= first_s:
+            return  # the log doesn't tell who made it, so it doesn't tell who waited for it
+    made: dict[_Call, list[str]] = {}
+    for agent, maker in makers.items():
+        made.setdefault(maker, []).append(agent)
+    for calls in agents.values():
+        row = rows[calls[0]]
+        if calls[0].agent in makers:
+            of_maker = rows[makers[calls[0].agent]]
+            row.after = (of_maker,) if _had_ended(of_maker, row) else of_maker.after
+        elif not calls[0].agent:
+            row.after = ()
+        for n in range(1, len(calls)):
+            call, link = calls[n], before[calls[n]]
+            last, row = calls[n - 1], rows[call]
+            if link is None or link[0] is not last:
+                # Two may have worked on one session: each goes on where it was.
+                over = (calls[m] for m in range(n - 1, -1, -1) if _had_ended(rows[calls[m]], row))
+                last = next(over, last)
+                if link is not None and link[0].agent == call.agent:
+                    last = max(last, link[0], key=lambda each: rows[each].start_s or 0.0)
+            row.after = (rows[last],)
+            if call.got:
+                _join(row, call.got, made, agents, rows)
+        if calls[0].got:
+            _join(rows[calls[0]], calls[0].got, made, agents, rows)
+    for agent, calls in agents.items():
+        if agent.startswith(_COMPACTION):  # what it summed up goes into the next prompt
+            last_row = rows[calls[-1]]
+            main = (rows[call] for call in agents.get("", ()))
+            taker = next((row for row in main if _had_ended(last_row, row)), None)
+            if taker is not None:
+                taker.after = (*(taker.after or ()), last_row)
+
+
+def _join(
+    row: Recorded,
+    got: Sequence[_Make],
+    made: Mapping[_Call, Sequence[str]],
+    agents: Mapping[str, Sequence[_Call]],
+    rows: Mapping[_Call, Recorded],
+) -> None:
+    """Let a call wait for the agents whose results it got, as far as they had ended."""
+    joined: dict[Recorded, None] = dict.fromkeys(row.after or ())
+    for make in got:
+        for agent in (make.agent,) if make.agent in agents else made.get(make.call, ()):
+            last = rows[agents[agent or ""][-1]]
+            if agent and _had_ended(last, row):
+                joined[last] = None
+    row.after = tuple(joined)
+
+
+def _makers(
+    agents: Mapping[str, Sequence[_Call]], rows: Mapping[_Call, Recorded], runs: Mapping[str, str]
+) -> dict[str, _Call]:
+    """The call that made each agent, where the log tells.
+
+    It is the one whose tool's result names the agent, or else the one that last asked for an agent
+    before it began; of the program's own agents it is the main agent's last one.
+    """
+    makes = [make for call in rows for make in call.makes]
+    named = {make.agent: make for make in makes if make.agent is not None}
+    asked = sorted(
+        (make.asked_s, n)
+        for n, make in enumerate(makes)
+        if make.asked_s is not None and (make.agent is None or make.agent not in agents)
+    )
+    makers: dict[str, _Call] = {}
+    for agent, calls in agents.items():
+        first = rows[calls[0]]
+        if not agent:
+            continue
+        if agent.startswith(_HELPERS):
+            maker = max(
+                (call for call in agents.get("", ()) if _had_ended(rows[call], first)),
+                key=lambda call: rows[call].start_s or 0.0,
+                default=None,
+            )
+        else:
+            make = named.get(agent) or named.get(runs.get(agent, ""))
+            if make is None and first.start_s is not None:
+                until = bisect_right(asked, (first.start_s, len(makes)))
+                latest = (makes[n] for _, n in reversed(asked[:until]))
+                make = next((each for each in latest if each.may_have_made(first)), None)
+            maker = make.call if make is not None and make.may_have_made(first) else None
+        if maker is not None and maker.agent != agent:
+            makers[agent] = maker
+    return makers
+
+
+def _had_ended(before: Recorded, call: Recorded) -> bool:
+    return had_ended(before, call, rounding_s=0.0)
 
 
 def _before(

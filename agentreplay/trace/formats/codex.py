@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import itemgetter
 from pathlib import PurePath
 from typing import Any, TypeAlias
+
+import orjson
 
 from agentreplay.errors import TraceError
 from agentreplay.trace.fields import count, unix_s
@@ -41,6 +43,12 @@ _TURN_EVENTS = frozenset(
     "task_started turn_started user_message thread_rolled_back context_compacted "
     "entered_review_mode exited_review_mode turn_aborted".split()
 )
+_WAITS = frozenset("wait wait_agent close_agent".split())
+"""Tools that give something when agents have ended."""
+
+_REVIEW = ("",)
+"""What is joined after a review, in place of agents' ids."""
+
 _USAGE = (
     "input_tokens",
     "cached_input_tokens",
@@ -67,6 +75,8 @@ class _Call:
         before: Index of the call of the file whose prompt it continues.
         anew: Its prompt was put together anew: the cached count alone says what it shares.
         old: It ended before the file was made.
+        spawned_s: When it first asked for an agent.
+        joins: Ids of the agents whose results it got; empty: of all that had ended; None: of none.
     """
 
     line: int
@@ -80,6 +90,8 @@ class _Call:
     before: int | None
     anew: bool
     old: bool
+    spawned_s: float | None
+    joins: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +101,7 @@ class Rollout:
     Attributes:
         made_s: When the file was made.
         subagent: Another thread made it, for a part of its work.
+        asked: The program made it, for a review or a compaction, and not a call.
         spawned_by: That thread's id.
         ancestors: Ids of threads whose history the file may hold.
         calls: Copied and own calls, in the order of the file.
@@ -100,6 +113,7 @@ class Rollout:
     project: str | None
     made_s: float | None
     subagent: bool
+    asked: bool
     spawned_by: str | None
     ancestors: tuple[str, ...]
     calls: tuple[_Call, ...]
@@ -211,6 +225,10 @@ class _Log:
 
     Attributes:
         mark: Stamp of the last line that goes into the next call's prompt.
+        joins: The agents whose results go into it, as a call has them.
+        opened: Mark, model, line and joins of the answer that is read.
+        spawned: Stamp of its first line that asks for an agent.
+        waits: Ids of the tools that wait for agents, with those of the agents.
         open: Lines of an answer were read whose token count was not.
         ran: A tool of that answer gave something.
         turned: A new turn began since.
@@ -224,7 +242,7 @@ class _Log:
         self.calls: list[_Call] = []
         self.id: str | None = None
         self.named = False
-        self.subagent = False
+        self.subagent = self.asked_for = False
         self.spawned_by: str | None = None
         self.ancestors: list[str] = []
         self.project: str | None = None
@@ -232,7 +250,10 @@ class _Log:
         self.made_s: float | None = None
         self.mark: object = None
         self.open = self.turned = self.late = False
-        self.opened: tuple[object, str | None, int] = (None, None, 0)
+        self.joins: tuple[str, ...] | None = None
+        self.opened: tuple[object, str | None, int, tuple[str, ...] | None] = (None, None, 0, None)
+        self.spawned: object = None
+        self.waits: dict[str | None, tuple[str, ...]] = {}
         self.answered: object = None
         self.total: _Usage | None = None
         self.totals: object = None  # as written
@@ -260,6 +281,7 @@ class _Log:
         self.spawned_by = _text(payload.get("parent_thread_id")) or _text(
             _get(_get(kind, "thread_spawn"), "parent_thread_id")
         )
+        self.asked_for = isinstance(kind, str)
         self.subagent = bool(kind or self.spawned_by or payload.get("thread_source") == "subagent")
         if self.subagent and self.spawned_by is None:
             self.spawned_by = forked_from
@@ -279,6 +301,10 @@ class _Log:
             self.turned = self.turned or not from_model
         if not from_model:
             self.ran = self.ran or what != "message"
+            awaited = self.waits.get(_text(payload.get("call_id"))) if self.waits else None
+            if awaited is not None:
+                some = self.joins is None or (self.joins and awaited)
+                self.joins = (*(self.joins or ()), *awaited) if some else ()
             self.mark = stamp or self.mark
             self.late = True
             return
@@ -286,8 +312,15 @@ class _Log:
             self.cut()
         if not self.open:
             self.open, self.ran = True, False
-            self.opened = (self.mark, self.model, line)
-            self.answered = None
+            self.opened = (self.mark, self.model, line, self.joins)
+            self.answered = self.spawned = None
+            self.joins = None
+        if what == "function_call":
+            name = payload.get("name")
+            if name == "spawn_agent":
+                self.spawned = self.spawned or stamp
+            elif isinstance(name, str) and name in _WAITS:
+                self.waits[_text(payload.get("call_id"))] = _awaited(payload.get("arguments"))
         self.turned = self.late = False
         self.answered = stamp or self.answered
         self.asked = ""
@@ -317,6 +350,7 @@ class _Log:
             self.reviewed, self.anew_before, self.anew = self.head, self.anew, True
         elif what == "exited_review_mode":
             self.head, self.anew = self.reviewed, self.anew_before or self.reviewed is None
+            self.joins = _REVIEW
         else:
             self.anew = True
 
@@ -360,7 +394,12 @@ class _Log:
         stamp: object,
         line: int,
     ) -> None:
-        mark, model, _ = self.opened if self.open else (self.mark, self.model, line)
+        spawned_s = None
+        if self.open:
+            mark, model, _, joins = self.opened
+            spawned_s = unix_s(self.spawned)
+        else:
+            mark, model, joins, self.joins = self.mark, self.model, self.joins, None
         start_s, end_s = unix_s(mark), unix_s(stamp)
         answered_s = unix_s(self.answered) if self.open else None
         if answered_s is not None and (
@@ -374,6 +413,7 @@ class _Log:
         old = self.made_s is not None and end_s < self.made_s
         end_s += self.shift_s
         start_s = None if start_s is None else start_s + self.shift_s
+        spawned_s = None if spawned_s is None else spawned_s + self.shift_s
         if self.end_s is not None:
             if end_s < self.end_s:
                 self.notes.add("clock steps back, taken out", line)
@@ -403,6 +443,8 @@ class _Log:
                 before,
                 self.anew,
                 old,
+                spawned_s,
+                joins,
             )
         )
         self.anew = False
@@ -415,8 +457,9 @@ class _Log:
 
     def cut(self) -> None:
         """The answer so far gets no token count any more."""
-        self.notes.add(_CUT, self.opened[2])
-        self.open = False
+        *_, line, joins = self.opened
+        self.notes.add(_CUT, line)
+        self.open, self.joins = False, joins if self.joins is None else self.joins
 
     def rollout(self, path: PurePath) -> Rollout:
         if self.open:
@@ -430,6 +473,7 @@ class _Log:
             project=self.project,
             made_s=self.made_s,
             subagent=self.subagent,
+            asked=self.asked_for,
             spawned_by=self.spawned_by,
             ancestors=tuple(self.ancestors),
             calls=tuple(self.calls),
@@ -461,6 +505,17 @@ def _difference(total: _Usage | None, before: _Usage | None) -> _Usage | None:
         None if now is None else max(0, now - (then or 0))
         for now, then in zip(total, before, strict=True)
     )
+
+
+def _awaited(arguments: object) -> tuple[str, ...]:
+    """The ids of the agents that a tool waits for; none where it names none."""
+    try:
+        given = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+    except orjson.JSONDecodeError:
+        return ()
+    named = [_get(given, name) for name in ("ids", "targets", "id", "target")]
+    flat = [each for value in named for each in (value if isinstance(value, list) else [value])]
+    return tuple(each for each in flat if isinstance(each, str) and each)
 
 
 def _text(value: object) -> str | None:
@@ -604,7 +659,62 @@ def _calls(
         known[thread] = by_total
         calls_of[thread] = [each for each in placed[copies:] if each]
         made += calls_of[thread]
+    for thread in family:
+        _wait(thread, family, spawners, own, calls_of)
     return made
+
+
+def _wait(
+    thread: Rollout,
+    family: Sequence[Rollout],
+    spawners: Mapping[Rollout, Rollout],
+    own: Mapping[Rollout, Sequence[_Call]],
+    calls_of: Mapping[Rollout, Sequence[Recorded]],
+) -> None:
+    """Say what the calls of a thread waited for, those of its maker known.
+
+    Each waits for the one before it, the first one for the call that made the thread: the maker's
+    last one that had ended or asked for an agent by then. Where that call still was at work, the
+    thread waits for what it waited for. Where agents of the thread are at hand, but not the calls
+    that asked for them, it does not say what it waited for.
+    """
+    calls = calls_of[thread]
+    if not calls:
+        return
+    spawner = spawners.get(thread)
+    if spawner is None:
+        calls[0].after = ()
+    else:
+        start_s = calls[0].start_s or 0.0
+        maker = None
+        for call, recorded in zip(own[spawner], calls_of[spawner], strict=True):
+            ended = _ended_s(recorded) <= start_s
+            if ended or (call.spawned_s is not None and call.spawned_s <= start_s):
+                maker = (recorded,) if ended else recorded.after
+        calls[0].after = maker
+    agents = [each for each in family if spawners.get(each) is thread and calls_of[each]]
+    if not all(each.asked for each in agents) and all(
+        call.spawned_s is None for call in thread.calls
+    ):
+        return
+    for before, recorded in pairwise(calls):
+        recorded.after = (before,)
+    for call, recorded in zip(own[thread], calls, strict=True):
+        if call.joins is not None and agents:
+            over = [
+                each
+                for each in agents
+                if (each.asked if call.joins == _REVIEW else not each.asked)
+                and (call.joins in ((), _REVIEW) or each.id in call.joins)
+                and _ended_s(calls_of[each][-1]) <= (recorded.start_s or 0.0)
+            ]
+            agents = [each for each in agents if each not in over]
+            recorded.after = (*(recorded.after or ()), *(calls_of[each][-1] for each in over))
+
+
+def _ended_s(call: Recorded) -> float:
+    """When a call ended, as far as that is known."""
+    return (call.start_s if call.end_s is None else call.end_s) or 0.0
 
 
 def _copied(thread: Rollout, named: Mapping[str, list[Rollout]]) -> int:

@@ -15,7 +15,7 @@ from agentreplay.errors import TraceError
 from agentreplay.trace.fields import string
 from agentreplay.trace.model import MOST_TOKENS, Call, Notes, Session
 from agentreplay.trace.recorded import Draft, Recorded
-from agentreplay.trace.structure import link, shared_prefixes, with_estimated_ends
+from agentreplay.trace.structure import ROUNDING_S, link, shared_prefixes, with_estimated_ends
 
 SESSION_FIELDS = frozenset(
     "id models block_size hash_id_scope tool_tokens system_tokens requests totals".split()
@@ -100,7 +100,10 @@ def draft(value: Mapping[str, Any], source: str) -> tuple[Draft, Notes]:
         for (call, _), ids in zip(rows, prompts, strict=True)
     ]
     name = string(value.get("id")) or source
-    return Draft(name, source, calls, False, block_size=block_size, scope="weka"), notes
+    draft = Draft(
+        name, source, calls, False, block_size=block_size, scope="weka", rounding_s=ROUNDING_S
+    )
+    return draft, notes
 
 
 _NO_IDS = "hash_ids holds values that are no ids"
