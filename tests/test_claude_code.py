@@ -701,6 +701,89 @@ def test_subagents_without_their_main_file_are_a_session() -> None:
     assert [(session.id, call.agent) for call in session.calls] == [("S", "agent 1")]
 
 
+def asks(tool: str, name: str = "Agent") -> Row:
+    """A block that asks for an agent."""
+    return {"type": "tool_use", "id": tool, "name": name, "input": {}}
+
+
+def asking(line: Row, *tools: str) -> Row:
+    """An answer's line that asks for agents."""
+    return line | {"message": line["message"] | {"content": [asks(tool) for tool in tools]}}
+
+
+def returned(uuid: str, parent: str, t: float, tool: str, **outcome: Any) -> Row:
+    """What the tool gave."""
+    content = [{"type": "tool_result", "tool_use_id": tool, "content": "x"}]
+    message = {"role": "user", "content": content}
+    return user(uuid, parent, t, message=message, toolUseResult=outcome)
+
+
+def test_an_agent_that_began_while_its_maker_spoke_is_joined() -> None:
+    """It waits for what its maker waited for, and the call that gets its result waits for it."""
+    main = [
+        *TURN,
+        user("u2", "a1", 10),
+        asking(answer("a2", "u2", 12, "B", 1200), "t"),
+        answer("a3", "a2", 15, "B", 1200),
+        returned("r1", "a2", 30, "t", agentId="x", status="completed"),
+        answer("a4", "r1", 33, "C", 1300),
+    ]
+    (session,) = sessions({MAIN: main, "p/S/subagents/agent-x.jsonl": agent("X", 12.1, 16)})
+    assert [call.agent for call in session.calls] == ["", "", "agent 1", ""]
+    assert [call.after for call in session.calls] == [(), (0,), (0,), (1, 2)]
+
+
+def test_an_agent_waits_for_the_call_whose_result_names_it() -> None:
+    """Of two calls that asked for agents, each agent waits for its own; none holds the next up."""
+    away = {"isAsync": True, "status": "async_launched"}
+    main = [
+        user("u1", None, 0),
+        asking(answer("a1", "u1", 2, "A", 1000), "t1"),
+        returned("r1", "a1", 2.1, "t1", agentId="late", **away),
+        asking(answer("a2", "r1", 5, "B", 1100), "t2"),
+        returned("r2", "a2", 5.1, "t2", agentId="soon", **away),
+        answer("a3", "r2", 9, "C", 1200),
+        user("u2", "a3", 40),
+        answer("a4", "u2", 44, "D", 1300),
+    ]
+    files: Files = {
+        MAIN: main,
+        "p/S/subagents/agent-late.jsonl": agent("late", 7, 10),
+        "p/S/subagents/agent-soon.jsonl": agent("soon", 8, 10),
+    }
+    (session,) = sessions(files)
+    assert [call.agent for call in session.calls] == ["", "", "", "agent 1", "agent 2", ""]
+    assert [call.after for call in session.calls] == [(), (0,), (1,), (0,), (1,), (2,)]
+
+
+def test_a_prompt_without_a_link_goes_back_to_the_beginning() -> None:
+    """It shares what was read from the cache, not the prompt before it."""
+    found = calls(
+        user("u1", None, 0),
+        answer("a1", "u1", 3, "A", 9000, 3200),
+        user("u2", None, 40),
+        answer("a2", "u2", 43, "B", 9900, 3200),
+    )
+    assert prefixes(found) == [(None, 0), (0, 3200)]
+
+
+def test_an_older_backup_is_part_of_its_session() -> None:
+    """A copy that was made while a session went on adds nothing, and takes nothing."""
+    lines = [*TURN, user("u2", "a1", 10), answer("a2", "u2", 12, "B", 1200)]
+    for backup in "a/S.jsonl", "z/S.jsonl":
+        (session,) = sessions({MAIN: lines, backup: lines[: len(TURN)]})
+        assert len(session.calls) == 2
+
+
+def test_a_resumed_session_without_a_call_of_its_own_takes_none() -> None:
+    """Calls belong to the session whose last line is the earliest, also where no call follows."""
+    lines = [*TURN, user("u2", "a1", 10), answer("a2", "u2", 12, "B", 1200)]
+    resumed = [line | {"sessionId": "R"} for line in TURN]
+    resumed.append(user("u3", "a1", 30, sessionId="R"))
+    (session,) = sessions({MAIN: lines, "p/R.jsonl": resumed})
+    assert (session.id, len(session.calls)) == ("S", 2)
+
+
 # --- Files ----------------------------------------------------------------------------------------
 
 

@@ -520,6 +520,39 @@ def test_another_model_has_another_cache() -> None:
     assert shares(calls(*rows))[1] == (None, 0)
 
 
+def test_after_a_rollback_more_may_come_from_the_cache() -> None:
+    """What was read beyond the call it went back to was sent by the first call taken back."""
+    thread = Thread()
+    made = calls(meta(0), *turn(1), *thread.call(3, 6000, 3072), *turn(20),
+                 *thread.call(23, 9900, 5888), event(30, "thread_rolled_back", num_turns=1),
+                 *turn(40), *thread.call(43, 9800, 9472))  # fmt: skip
+    assert shares(made) == [(None, 0), (0, 5952), (1, 9472)]
+
+
+def test_an_aborted_answer_lends_its_start_to_no_call() -> None:
+    """The next token count is of a call after `turn_aborted`."""
+    thread = Thread()
+    made = calls(meta(0), *turn(1), *thread.call(3, 9000, 3072), *turn(20), said(22),
+                 event(23, "turn_aborted", reason="interrupted"), *turn(100),
+                 thread.counts(105, 9900, 8960))  # fmt: skip
+    assert spans(made)[1] == (99.0, 104.0)
+
+
+def test_a_call_after_a_compaction_begins_with_it() -> None:
+    """`compacted` goes into the prompt: the next call is not sent before."""
+    thread = Thread()
+    made = calls(meta(0), *turn(1), *thread.call(3, 9000, 3072), result(4),
+                 row(30, "compacted", message="s"), *thread.call(33, 6000, 3072))  # fmt: skip
+    assert spans(made)[1] == (29.0, 32.0)
+
+
+def test_a_call_before_a_step_of_the_clock_is_no_copy() -> None:
+    """A file that names no other thread holds no copies, however old its calls seem."""
+    thread = Thread()
+    made = calls(meta(10), *turn(10.1), *thread.call(7, 9000), *turn(30), *thread.call(33, 9500))
+    assert lengths(made) == [(9000, 0, 10), (9500, 0, 10)]
+
+
 # --- Forks and copies -----------------------------------------------------------------------------
 
 
@@ -686,6 +719,50 @@ def test_subagents_begin_after_the_call_that_made_them() -> None:
     assert after[5][0] == 0
     assert set(after[5]) == {0, 2, 3, 4}
     assert made.calls[5].gap_s == pytest.approx(4.0)
+
+
+def spawning(waited: Row | None = None) -> list[list[Row]]:
+    """A thread makes agents A (done at 30) and B (at 35) and goes on; it asks for one at 12."""
+    main, one, two = Thread(), Thread(), Thread()
+
+    def asked(t: float, name: str, what: str, **fields: object) -> Row:
+        return row(t, "response_item", type="function_call", name=what, call_id=name, **fields)
+
+    wait = {} if waited is None else {"arguments": orjson.dumps(waited).decode()}
+    return [
+        [meta(0, "M"), *turn(1), asked(3, "a", "spawn_agent"), asked(3, "b", "spawn_agent"),
+         main.counts(3, 9000, 3072), result(5, "a"), result(5, "b"),
+         asked(12, "w", "wait_agent", **wait), main.counts(12, 9100, 8960),
+         result(40, "w"), *main.call(44, 9200, 9088)],
+        [meta(4, "A", source=spawned("M")), *turn(6), *one.call(30, 5000, 3072)],
+        [meta(4, "B", source=spawned("M")), *turn(6), *two.call(35, 6000, 3072)],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("waited", "joined"),
+    [(None, {2, 3}), ({"targets": ["A"]}, {2}), ({"ids": ["A", "B"]}, {2, 3}), ({"id": "B"}, {3})],
+    ids=str,
+)
+def test_a_thread_waits_for_the_agents_that_it_names(waited: Row | None, joined: set[int]) -> None:
+    """The call after a wait's output waits for the agents named; without names for all."""
+    (made,) = sessions(*spawning(waited))
+    assert [call.agent for call in made.calls] == ["", "", "agent 1", "agent 2", ""]
+    assert [call.after for call in made.calls[:4]] == [(), (0,), (0,), (0,)]
+    assert set(made.calls[4].after) == {1} | joined
+
+
+def test_a_thread_waits_for_a_review() -> None:
+    """The call after a review waits for it; its prompt is the one before the review."""
+    main, review = Thread(), Thread()
+    lines = [meta(0, "M"), *turn(1), *main.call(3, 9000, 3072),
+             event(10, "entered_review_mode"), event(30, "exited_review_mode"),
+             *turn(2000), *main.call(2003, 9500, 3072)]  # fmt: skip
+    other = [meta(10, "R", source={"subagent": "review"}, parent_thread_id="M"), *turn(11),
+             *review.call(29, 5000, 3072)]  # fmt: skip
+    (made,) = sessions(lines, other)
+    assert [call.after for call in made.calls] == [(), (0,), (0, 1)]
+    assert made.calls[2].shared == 8960
 
 
 def test_a_subagent_shares_with_its_maker_what_was_cached() -> None:

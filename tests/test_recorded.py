@@ -399,6 +399,38 @@ def test_counts_follow_the_order_of_starts() -> None:
     ]
 
 
+# --- Waiting --------------------------------------------------------------------------------------
+
+
+def test_what_a_log_tells_is_waited_for() -> None:
+    """Where the log tells what a call waited for, times and prefixes say nothing else."""
+    first, second = rec(0.0, 1.0), rec(2.0, 3.0, agent="agent 1")
+    told = rec(9.0, 10.0, after=(first,))
+    assert [call.after for call in made(first, second, told)] == [(), (0,), (0,)]
+    assert made(first, second, told)[2].gap_s == 8.0
+
+
+def test_a_call_that_waited_for_nothing_is_a_root() -> None:
+    """That a call waited for nothing is told too."""
+    assert made(rec(0.0, 1.0), rec(5.0, 6.0, after=()))[1].after == ()
+
+
+def test_of_what_a_log_tells_only_earlier_calls_are_waited_for() -> None:
+    """Later calls and those of other sessions are dropped; where none is left, it is derived."""
+    first, second, last = rec(0.0, 1.0), rec(2.0, 3.0, agent="x"), rec(9.0, 10.0)
+    second.after = (last, first)
+    assert made(first, second, last)[1].after == (0,)
+    second.after = (last, rec(0.5))
+    assert made(first, second, last)[1].after == (0,)
+
+
+@pytest.mark.parametrize(("rounding_s", "after"), [(0.0, ()), (1.0, (0,))])
+def test_stamps_of_whole_seconds_may_overlap(rounding_s: float, after: tuple[int, ...]) -> None:
+    """Half a second of overlap is concurrency, unless the log's stamps are whole seconds."""
+    calls = draft(rec(0.0, 5.5), rec(5.0, 6.0))
+    assert session(replace(calls, rounding_s=rounding_s))[0].calls[1].after == after
+
+
 # --- Agents ---------------------------------------------------------------------------------------
 
 

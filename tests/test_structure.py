@@ -395,6 +395,17 @@ def test_a_subagent_that_begins_with_a_copy_of_the_history_is_joined() -> None:
     ) == [(), (0,), (0, 1)]
 
 
+def test_an_agent_that_called_before_continues_no_other() -> None:
+    """A rewritten history follows the agent's own last call, not another's that looks like it."""
+    rows = [
+        ("abcd", call(0, 1)),
+        ("ab", call(2, 3, "helper")),
+        ("abcdefgh", call(5, 9)),
+        ("abXY", call(12, 13)),
+    ]
+    assert waits(*rows)[3] == (2,)
+
+
 def test_a_subagent_is_joined_once() -> None:
     """What the parent's call before has waited for is not joined again."""
     rows = [
