@@ -416,15 +416,14 @@ def convert(to: str, out: Path, dry_run: bool, seed: int, which: dict[str, Any])
     lines = exported(trace, to, secrets.randbits(51), notes)
     if dry_run:
         _print(export_report(to, seen_of(lines)))
-        _say(notes)
-        return
-    try:
-        # Written beside and moved when whole: the file may be among those that are read.
-        with click.open_file(str(out), "wb", atomic=True) as file:
-            for line in lines:
-                file.write(line)
-    except OSError as error:
-        raise AgentReplayError(f"{out}: can't be written: {error.strerror}") from None
+    else:
+        try:
+            # Written beside and moved when whole: the file may be among those that are read.
+            with click.open_file(str(out), "wb", atomic=True) as file:
+                for line in lines:
+                    file.write(line)
+        except OSError as error:
+            raise AgentReplayError(f"{out}: can't be written: {error.strerror}") from None
     for source, cause in trace.skipped.items():
         click.echo(f"left out: {source}: {cause}", err=True)
     _say(notes)

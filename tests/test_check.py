@@ -109,6 +109,16 @@ def test_a_file_whose_sessions_are_all_broken_is_one_file(tmp_path: Path) -> Non
     assert list(found.skipped) == [f"{file}:1", f"{file}:2"]
 
 
+def test_a_log_that_is_refused_was_not_read(tmp_path: Path) -> None:
+    """A file whose format is seen and whose reader refuses it has no format, and the cause."""
+    row = {"timestamp": "2026-01-02T12:00:00.000Z", "type": "session_meta", "payload": {"id": "c"}}
+    file = written(tmp_path / "a.jsonl", orjson.dumps(row) + b"\n")
+    written(tmp_path / "b.json", weka_bytes("b"))
+    refused, _ = check(tmp_path).files
+    assert (refused.format, refused.sessions) == (None, 0)
+    assert "without a token count" in refused.skipped[str(file)]
+
+
 def test_what_was_repaired_is_noted_with_lines(tmp_path: Path) -> None:
     """Notes come with counts and first lines, the most frequent first."""
     data = a_log(1) + b"{\n" * 5 + a_log(2) + orjson.dumps({"other": 1}) + b"\n"

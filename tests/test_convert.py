@@ -275,6 +275,12 @@ def test_what_can_not_be_read_is_left_out_and_named(tmp_path: Path) -> None:
     assert f"{file}:2" in ended.stderr
 
 
+def test_a_dry_run_names_what_is_left_out(tmp_path: Path) -> None:
+    """So does a dry run: what would not be written is said before anything is."""
+    file = written(tmp_path / "x.jsonl", native_line("a") + b"{\n" + native_line("b"))
+    assert f"left out: {file}:2: " in convert(file, "--dry-run").stderr
+
+
 def test_strict_writes_no_part(tmp_path: Path) -> None:
     """With --strict a session that can't be read is an error."""
     file = written(tmp_path / "x.jsonl", native_line("a") + b"{\n" + native_line("b"))

@@ -332,7 +332,6 @@ class TraceSet(Sequence[Session]):
         found, by_lines = records(file, notes)
         probed: list[tuple[int, Any]] = []
         form = self._form or _format_of(file, found, probed)
-        self.formats[str(file.path)] = form
         found = chain(probed, found)
         if form in LOGS:
             part = LOGS[form].read(found, file.path, self._reading, notes)
@@ -348,6 +347,7 @@ class TraceSet(Sequence[Session]):
             self._places += places
         else:
             self._keep(file, found, notes)
+        self.formats[str(file.path)] = form
         if self.strict:
             refuse_faults(file, notes)
 

@@ -1,6 +1,6 @@
 """Published logs of when requests came and how long they were: Bailian, BurstGPT, Azure.
 
-Pure: decoded lines, or rows of tables by header, in, drafts of sessions out. docs/traces.md
+Pure: decoded lines, or rows of tables by header, in, drafts of sessions out. docs/formats.md
 describes the formats. A file is a trace of its own. Only Bailian's requests belong together.
 """
 

@@ -1,6 +1,6 @@
 """Session logs of Claude Code (`~/.claude/projects`): JSON lines, one answer on several of them.
 
-Pure: decoded lines in, drafts of sessions out. docs/traces.md describes the format.
+Pure: decoded lines in, drafts of sessions out. docs/formats.md describes the format.
 
 A line names the line before it (`parentUuid`), so a conversation is a tree: `_Log` walks it while
 it reads and keeps of each answer who came before it, when its input was complete, and its counts.

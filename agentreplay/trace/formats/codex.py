@@ -2,7 +2,7 @@
 
 A file names neither its calls nor when they began. A call is a change of the totals; it began with
 the last line that went into its prompt and ended with the last line that came from the model.
-docs/traces.md describes the format.
+docs/formats.md describes the format.
 """
 
 from __future__ import annotations

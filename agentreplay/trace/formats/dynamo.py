@@ -1,6 +1,6 @@
 """Dynamo's request trace and the older agent trace: a JSON line an event, hashes of blocks.
 
-Pure: decoded lines in, drafts of sessions out. docs/traces.md describes the format. A trace may
+Pure: decoded lines in, drafts of sessions out. docs/formats.md describes the format. A trace may
 be cut into files, and its lines are in the order in which requests ended.
 """
 

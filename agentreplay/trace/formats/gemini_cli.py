@@ -1,7 +1,7 @@
 """Gemini CLI's chats: one JSON document a session, or its newer log of JSON lines.
 
 A message has one stamp, of its end. System prompt and tools are not in the file, so what prompts
-share comes from counts. Pure: numbers only are kept. docs/traces.md describes the format.
+share comes from counts. Pure: numbers only are kept. docs/formats.md describes the format.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """HAR 1.2: what a browser, a proxy or a test recorder saw, as one JSON document.
 
-Pure: decoded JSON in, numbers out. docs/traces.md describes the format.
+Pure: decoded JSON in, numbers out. docs/formats.md describes the format.
 """
 
 from __future__ import annotations

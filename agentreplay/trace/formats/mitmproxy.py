@@ -1,6 +1,6 @@
 """Flows that mitmproxy saved: concatenated tnetstrings, one a flow.
 
-Pure: bytes to flows, and decoded flows to numbers. docs/traces.md describes the format.
+Pure: bytes to flows, and decoded flows to numbers. docs/formats.md describes the format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MLPerf Endpoints' agentic data set: one row a message, a call before each of the assistant's.
 
 The rows hold texts and no lengths, delays and no times. Prompts are whole, so what they share is
-exact. Pure: of a text its length and a keyed name are kept. docs/traces.md describes the format.
+exact. Pure: of a text its length and a keyed name are kept. docs/formats.md describes the format.
 """
 
 from __future__ import annotations

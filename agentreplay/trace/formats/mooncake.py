@@ -1,6 +1,6 @@
 """Mooncake traces and what AIPerf and Dynamo made of them: a JSON line a request, ids of blocks.
 
-Pure: decoded lines in, drafts of sessions out. docs/traces.md describes the format. A file is a
+Pure: decoded lines in, drafts of sessions out. docs/formats.md describes the format. A file is a
 trace of its own: its block ids and session ids mean nothing in another one.
 """
 

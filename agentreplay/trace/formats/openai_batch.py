@@ -1,6 +1,6 @@
 """OpenAI batch files: requests on the lines of one file, answers on those of another.
 
-Pure: decoded JSON lines in, numbers out. docs/traces.md describes the format. A batch has no times
+Pure: decoded JSON lines in, numbers out. docs/formats.md describes the format. A batch has no times
 and no order, so each request is a session of its own.
 """
 

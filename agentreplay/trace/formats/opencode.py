@@ -2,7 +2,7 @@
 
 Each record is a file or a row of its own; they are put together by their ids over all files. A
 message may hold several calls, one for each step. System prompt and tools are not in the storage,
-so what prompts share comes from counts. Pure: numbers only are kept. docs/traces.md describes the
+so what prompts share comes from counts. Pure: numbers only are kept. docs/formats.md describes the
 format.
 """
 

@@ -2,7 +2,7 @@
 
 Events name the call that they come from, with its lengths and perhaps its duration; the log of
 completions has whole prompts. Where both are of one conversation, calls come from the log and
-agents from the events. Pure: numbers only are kept. docs/traces.md describes the format.
+agents from the events. Pure: numbers only are kept. docs/formats.md describes the format.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A round has no end of its own and no text: times come from its events, and what its prompt shares
 with the round before from counts. Subagents are sessions of their own without a link: one that
 lies inside the time that another session of its project spent on subagents belongs to it, where
-only one such session is found. Pure: numbers only are kept. docs/traces.md describes the format.
+only one such session is found. Pure: numbers only are kept. docs/formats.md describes the format.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Weka traces (kv-cache-tester, AgentX): one JSON object a session, prompts as block ids.
 
-Pure: a decoded JSON value in, a session and notes out. docs/traces.md describes the format.
+Pure: a decoded JSON value in, a session and notes out. docs/formats.md describes the format.
 """
 
 from __future__ import annotations
