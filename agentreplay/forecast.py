@@ -10,7 +10,7 @@ from agentreplay.errors import TraceError
 from agentreplay.plan import Plan, Visit
 from agentreplay.trace.model import Session
 from agentreplay.trace.prefix import Sends, Sent
-from agentreplay.trace.structure import recorded_order
+from agentreplay.trace.structure import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,7 @@ def forecast(plan: Plan, sessions: int, draw: Callable[[int], Session]) -> Forec
                 continue
             if plan.arrivals:
                 clock_s = max(clock_s, (session.start_s or 0.0) / plan.speed)
-            if plan.order == "recorded":
-                session = recorded_order(session)
+            session = in_order(session, plan.order)
             playing = _Playing(session, visit)
             due, late = _due(plan, session, clock_s)
             sent = due[:left]
@@ -119,7 +118,7 @@ def forecast(plan: Plan, sessions: int, draw: Callable[[int], Session]) -> Forec
 
 
 def _over(plan: Plan, at_s: float) -> bool:
-    return plan.duration_s is not None and at_s >= plan.duration_s
+    return plan.duration_s is not None and at_s >= plan.lead_s + plan.duration_s
 
 
 def _due(

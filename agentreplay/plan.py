@@ -14,10 +14,11 @@ from typing import Literal
 import numpy as np
 
 Timing = Literal["think", "recorded", "none"]
-Order = Literal["causal", "recorded"]
+Order = Literal["causal", "recorded", "serial"]
 History = Literal["recorded", "live"]
 OnError = Literal["end-session", "continue", "stop"]
 Fit = Literal["drop-session", "drop-calls", "fail"]
+ShareSystem = Literal["session", "pass", "play"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +27,36 @@ class Plan:
 
     Attributes:
         users: Lanes that are live at once.
-        duration_s: No call is sent later than this after the start; None for no limit.
+        duration_s: No call is sent later than this after the window opened; None for no limit.
         requests: At most this many calls in all; None for no limit.
         sessions: At most this many visits in all; None for no limit.
         ramp_s: The lanes start evenly spread over this time.
         timing: `think`: recorded gaps after the live end of what a call waits for; `recorded`:
             each call at its recorded offset at the earliest; `none`: no gaps.
         order: `causal`: a call waits for what it continues and joins; `recorded`: also for every
-            other chain's latest call that had ended when it began.
+            other chain's latest call that had ended when it began; `serial`: a session has one
+            call in flight, in order of the recorded starts.
         speed: Gaps and recorded offsets are divided by this; service times never are.
         max_gap_s: Longest gap that is waited with timing `think`; None for no limit.
+        max_tree_idle_s: When nothing of a session is in flight and its next call is further away
+            than this, all that wait in it move forward together; None for no limit.
+        max_idle_s: The same for everything together, when nothing at all is in flight.
+        start: Where within its recorded span a lane's first session begins: drawn between these
+            two shares of it; None for the beginning.
+        warmup_calls: So many calls of each lane's first session are sent with an output of one
+            token, to fill the server's cache, before anything is measured.
+        warmup_s: So long ordinary calls are sent before the window opens.
+        warmup_limit_s: The calls of one token may take no longer than this; None for no limit.
         drain_s: How long answers in flight at the end may still take.
         arrivals: Each lane plays one session, from the session's own recorded arrival on.
         first_token_s: A call without a token after this long has failed; None for no limit.
         next_token_s: One without another token for this long has failed; None for no limit.
         on_error: What a failed call does: it ends its session, or nothing, or the run.
         retry_busy: Whether a call that is refused with 429 or 503 waits and is sent again.
+        failure_limit: The run is stopped when more than this share of the measured requests have
+            failed; None for no limit.
+        share_system: Who has tools and system prompt of a session in common: all its plays, its
+            plays of one pass over the set, or no two plays.
         history: Whether assistant turns are sent as recorded, or as the server answered.
         fit: What becomes of sessions that are too long for the model's context: they are left
             out, or their calls that are too long, or the run fails before it sends anything.
@@ -49,6 +64,8 @@ class Plan:
         seed: Decides the order of the sessions.
         salt: Makes the text of this run new to the server, so that it finds nothing of an
             earlier run in its cache.
+        scenario: The named scenario whose rules these are, where they are one's.
+        overrides: In which they differ from it, in words.
     """
 
     users: int = 8
@@ -60,17 +77,37 @@ class Plan:
     order: Order = "causal"
     speed: float = 1.0
     max_gap_s: float | None = 10.0
+    max_tree_idle_s: float | None = None
+    max_idle_s: float | None = None
+    start: tuple[float, float] | None = None
+    warmup_calls: int = 0
+    warmup_s: float = 0.0
+    warmup_limit_s: float | None = None
     drain_s: float = 30.0
     arrivals: bool = False
     first_token_s: float | None = None
     next_token_s: float | None = None
     on_error: OnError = "end-session"
     retry_busy: bool = False
+    failure_limit: float | None = None
+    share_system: ShareSystem = "session"
     history: History = "recorded"
     fit: Fit = "drop-session"
     context_tokens: int | None = None
     seed: int = 42
     salt: int = 0
+    scenario: str | None = None
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether calls of one token fill the server's cache before anything else is sent."""
+        return self.start is not None or self.warmup_calls > 0
+
+    @property
+    def lead_s(self) -> float:
+        """How long ordinary calls are sent before the window opens."""
+        return max(self.ramp_s, self.warmup_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from agentreplay import plan as planning
 from agentreplay.metrics.record import Record, Request
+from agentreplay.opening import Opening
 from agentreplay.plan import Plan, Visit
 from agentreplay.prompt.live import LiveConversation, LivePrompt, Served
 from agentreplay.prompt.messages import Conversation, Prompt, Template
 from agentreplay.prompt.words import mix
 from agentreplay.trace.model import Session
 from agentreplay.trace.prefix import Sent, shares_over_set
-from agentreplay.trace.structure import recorded_order
+from agentreplay.trace.structure import in_order
 from agentreplay.wire import chat
 from agentreplay.wire.api import Api
 from agentreplay.wire.turn import served_turn
@@ -79,13 +80,15 @@ class Play:
     Args:
         plan: Gaps, order and the salt of the text.
         visit: Who plays, and the play's own key.
-        session: What is played.
+        session: What is played, in causal order.
         dialect: How requests must look.
-        start_ns: When the play begins.
         sent: What plays have sent so far; None where there are no others.
+        opening: The state it begins in, where it is a lane's first and has a warm-up.
 
     Attributes:
-        free: The calls that wait for nothing.
+        waiting: When each call is to be sent that waits for nothing but its time, in nanoseconds;
+            empty until the play has begun.
+        in_flight: Calls sent and not ended, warm-up included.
     """
 
     def __init__(
@@ -94,65 +97,155 @@ class Play:
         visit: Visit,
         session: Session,
         dialect: Dialect,
-        start_ns: int,
         sent: Sent | None = None,
+        opening: Opening | None = None,
     ) -> None:
-        if plan.order == "recorded":
-            session = recorded_order(session)
+        session = in_order(session, plan.order)
         calls = session.calls
+        self.opening = opening
+        self.waiting: dict[int, int] = {}
+        self.in_flight = 0
         self._plan = plan
         self._visit = visit
         self._session = session
         self._dialect = dialect
-        self._start_ns = start_ns
+        self._start_ns: int | None = None
         self._ended_ns: dict[int, int] = {}
         self._awaited = [len(call.after) for call in calls]
         self._followers: list[list[int]] = [[] for _ in calls]
         for i, call in enumerate(calls):
             for j in call.after:
                 self._followers[j].append(i)
-        session_key = mix(plan.salt, _SYSTEM, visit.session)
-        visit_key = mix(plan.salt, _VISIT, visit.place)
-        if shares_over_set(session, plan):
-            session_key, visit_key = mix(plan.salt, _SET_SYSTEM), mix(plan.salt, _LAP, visit.lap)
+        self._first = opening.begun if opening else 0
+        self._reached_s = opening.at_s if opening else 0.0
+        self._unprimed = set(opening.primers) if opening else set()
+        self._free = {i for i, call in enumerate(calls) if not call.after and i >= self._first}
+        asked: Sequence[int] = range(len(calls))
+        if opening is not None:
+            asked = (*opening.primers, *range(opening.begun, len(calls)))
+            for i in set(range(opening.begun)) - self._unprimed:
+                self._free.update(self._freed_by(i))
+        session_key, visit_key = _keys(plan, visit, session)
         conversation = LiveConversation if plan.history == "live" else Conversation
         self._conversation: LiveConversation | Conversation = conversation(
             session,
             dialect.template,
             session_key=session_key,
             visit_key=visit_key,
+            asked=asked,
         )
         self._made: dict[int, _Made] = {}
+        self._skipped_ns: dict[int, tuple[int, int]] = {}
         self._sends = (sent or Sent(plan)).play(session, visit)
-        self.free = [i for i, call in enumerate(calls) if not call.after]
+
+    def away_s(self) -> float | None:
+        """How far the next call is away when the play begins; None where none is free then."""
+        return min(map(self._away_s, self._free), default=None)
+
+    def _away_s(self, i: int) -> float:
+        """How far the free call *i* is away from the moment at which the play begins."""
+        if self._plan.timing == "recorded":
+            return self._session.calls[i].start_s / self._plan.speed
+        return planning.gap_s(self._plan, self._gap_s(i))
+
+    def _gap_s(self, i: int) -> float:
+        """The recorded wait before call *i*."""
+        call = self._session.calls[i]
+        if self.opening is not None and i in self._free:
+            return call.start_s - self._reached_s
+        return call.gap_s
+
+    def end_warmup(self) -> None:
+        """Send no more of the warm-up: a primer that was not sent counts as done."""
+        for i in self._unprimed:
+            self._free.update(self._freed_by(i))
+        self._unprimed = set()
+
+    def begin(self, at_ns: int, sooner_s: float = 0.0) -> None:
+        """Begin at an instant, with every free call by *sooner_s* sooner than it is away."""
+        self._start_ns = at_ns
+        for i in sorted(self._free):  # in this order they are sent where they are due together
+            self.waiting[i] = at_ns + round((self._away_s(i) - sooner_s) * 1e9)
 
     def end(self, i: int, at_ns: int) -> list[int]:
-        """Note that call *i* has ended; returns the calls that have become free by it."""
+        """Note that call *i* has ended; returns the calls that wait for their time only from now.
+
+        Before the play has begun there are none, and they are free when it begins.
+        """
+        self.in_flight -= 1
         self._ended_ns[i] = at_ns
+        freed = self._freed_by(i)
+        if self._start_ns is None:
+            self._free.update(freed)
+            return []
+        for j in freed:
+            self.waiting[j] = self._due_ns(j)
+        return freed
+
+    def _freed_by(self, i: int) -> list[int]:
+        """The calls that wait for none any more but were not sent, call *i* having ended."""
         freed = []
         for j in self._followers[i]:
             self._awaited[j] -= 1
-            if not self._awaited[j]:
+            if not self._awaited[j] and j >= self._first:
                 freed.append(j)
         return freed
 
-    def due_ns(self, i: int) -> int:
-        """When the free call *i* is to be sent."""
+    def _due_ns(self, i: int) -> int:
+        """When call *i* is to be sent that an end has freed."""
         call, plan = self._session.calls[i], self._plan
-        since = max((self._ended_ns[j] for j in call.after), default=self._start_ns)
+        since = max(self._ended_ns.get(j, 0) for j in call.after)
         if plan.timing == "recorded":
             return max(since, self._recorded_ns(i))
         return since + round(planning.gap_s(plan, call.gap_s) * 1e9)
 
     def _recorded_ns(self, i: int) -> int:
-        start_s = self._session.calls[i].start_s / self._plan.speed
-        return self._start_ns + round(start_s * 1e9)
+        assert self._start_ns is not None
+        return self._start_ns + round(self._session.calls[i].start_s / self._plan.speed * 1e9)
 
-    def body(self, i: int) -> bytes:
+    def next_ns(self) -> int:
+        """When the next call is to be sent of those that wait for their time only."""
+        return min(self.waiting.values())
+
+    def cap_idle(self, now_ns: int) -> bool:
+        """Keep the play within its limit of idle time; whether that moved what waits in it.
+
+        To be called when nothing of it is in flight any more.
+        """
+        cap_s = self._plan.max_tree_idle_s
+        if cap_s is None or self.in_flight or not self.waiting:
+            return False
+        skip_ns = self.next_ns() - now_ns - round(cap_s * 1e9)
+        if skip_ns <= 0:
+            return False
+        i = self._move(skip_ns)
+        tree_ns, idle_ns = self._skipped_ns.get(i, (0, 0))
+        self._skipped_ns[i] = tree_ns + skip_ns, idle_ns
+        return True
+
+    def skip_idle(self, skip_ns: int, *, first: bool) -> None:
+        """Move all that waits forward, nothing being in flight anywhere.
+
+        Args:
+            skip_ns: By how much.
+            first: Its next call is the next of all, and carries the skip in its record.
+        """
+        i = self._move(skip_ns)
+        if first:
+            tree_ns, idle_ns = self._skipped_ns.get(i, (0, 0))
+            self._skipped_ns[i] = tree_ns, idle_ns + skip_ns
+
+    def _move(self, by_ns: int) -> int:
+        """Move all that waits forward; returns the next call."""
+        for i in self.waiting:
+            self.waiting[i] -= by_ns
+        return min(self.waiting, key=lambda i: (self.waiting[i], i))
+
+    def body(self, i: int, *, warmup: bool = False) -> bytes:
         """The bytes of call *i*; to be asked for once."""
         prompt = self._conversation.prompt(i)
         self._made[i] = _made(prompt)
-        max_tokens = max(1, self._session.calls[i].osl)
+        max_tokens = 1 if warmup else max(1, self._session.calls[i].osl)
         return self._dialect.body(prompt.messages, max_tokens)
 
     def answered(self, i: int, record: Record, payloads: Sequence[bytes]) -> None:
@@ -162,18 +255,35 @@ class Play:
             served = Served(served_turn(payloads), isl, record.osl or 0)
             self._conversation.answered(i, served)
 
-    def request(self, i: int) -> Request:
+    def request(self, i: int, due_ns: int | None = None) -> Request:
         """Call *i*, whose body was made, as it is about to be sent.
 
         To be asked for in the order of sending: it notes what the server has seen by then.
+
+        Args:
+            i: The call.
+            due_ns: When it is to be sent as one of the warm-up; None for what waited its time.
         """
-        call, session, plan = self._session.calls[i], self._session, self._plan
-        made = self._made.pop(i)
+        session, plan = self._session, self._plan
+        call, made = session.calls[i], self._made.pop(i)
         seen = self._sends.send(i)
-        cut_s, due_ns = 0.0, self.due_ns(i)
-        planned_ns = self._recorded_ns(i) if plan.timing == "recorded" else due_ns
-        if plan.timing == "think":
-            cut_s = call.gap_s / plan.speed - planning.gap_s(plan, call.gap_s)
+        self.in_flight += 1
+        warmup = due_ns is not None
+        if due_ns is None:
+            due_ns = self.waiting.pop(i)
+        elif i < self._first:
+            self._unprimed.discard(i)
+        else:
+            self._first = i + 1
+            self._free.discard(i)
+            self._reached_s = call.start_s
+        planned_ns, cut_s = due_ns, 0.0
+        if plan.timing == "recorded" and not warmup:
+            planned_ns = self._recorded_ns(i)
+        if plan.timing == "think" and not warmup:
+            gap_s = self._gap_s(i)
+            cut_s = gap_s / plan.speed - planning.gap_s(plan, gap_s)
+        tree_ns, idle_ns = self._skipped_ns.pop(i, (0, 0))
         return Request(
             lane=self._visit.lane,
             visit=self._visit.number,
@@ -193,4 +303,22 @@ class Play:
             recorded_s=call.end_s - call.start_s if call.timed else None,
             gap_cut_s=cut_s,
             behind_s=(due_ns - planned_ns) / 1e9,
+            warmup=warmup,
+            first=self._first,
+            tree_skip_s=tree_ns / 1e9,
+            idle_skip_s=idle_ns / 1e9,
         )
+
+
+def _keys(plan: Plan, visit: Visit, session: Session) -> tuple[int, int]:
+    """What the text is made of: of tools and system prompt, and of all the rest."""
+    alike: tuple[int, ...] = (_SYSTEM, visit.session)
+    own = mix(plan.salt, _VISIT, visit.place)
+    if shares_over_set(session, plan):
+        alike = (_SET_SYSTEM,)
+        own = mix(plan.salt, _LAP, visit.lap)
+    if plan.share_system == "pass":
+        alike += (visit.lap,)
+    elif plan.share_system == "play":
+        alike += (visit.place,)
+    return mix(plan.salt, *alike), own

@@ -7,8 +7,9 @@ it is due, and nothing is sent after the end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import anyio
 
@@ -16,9 +17,10 @@ from agentreplay import plan as planning
 from agentreplay.client.exchange import Patience, exchange
 from agentreplay.client.stream import Stream
 from agentreplay.errors import TraceError
-from agentreplay.metrics.record import Record
+from agentreplay.metrics.record import Record, Request
 from agentreplay.metrics.window import Ending, Reason
-from agentreplay.plan import Plan
+from agentreplay.opening import Opening, opening, timetable
+from agentreplay.plan import Plan, Visit
 from agentreplay.play import Dialect, Play
 from agentreplay.trace.model import Session
 from agentreplay.trace.prefix import Sent
@@ -31,6 +33,9 @@ GIVE_UP_DRAIN_S = 1.0
 LONGEST_BACKOFF_S = 30.0
 LOOK_AHEAD_NS = 20_000_000
 """A body is made this long before it is due: early enough to be ready, too late to pile up."""
+
+FAILURE_LIMIT_CALLS = 20
+"""Fewer measured calls say nothing about the share that fails (`Plan.failure_limit`)."""
 
 
 class Replay:
@@ -49,6 +54,8 @@ class Replay:
     Attributes:
         in_flight: Requests sent and not ended.
         live_lanes: Lanes that have not run out of work.
+        opened_ns: When the window opens; None while that isn't known.
+        warmup_left: Calls of the warm-up that have not been sent.
     """
 
     def __init__(
@@ -65,6 +72,8 @@ class Replay:
         self.plan = plan
         self.in_flight = 0
         self.live_lanes = plan.users
+        self.opened_ns: int | None = None
+        self.warmup_left = 0
         self._sessions = sessions
         self._draw = draw
         self._dialect = dialect
@@ -72,11 +81,17 @@ class Replay:
         self._clock = clock
         self._on_record = on_record
         self._patience_calls = patience_calls
-        self._end_ns = None if plan.duration_s is None else round(plan.duration_s * 1e9)
+        self._end_ns: int | None = None
+        self._begun = anyio.Event()
         self._reason: Reason | None = None
         self._closed_ns: int | None = None
         self._succeeded = self._failed = 0
+        self._ended_measured = self._failed_measured = 0
         self._sent = Sent(plan)
+        self._plays: dict[Play, set[anyio.CancelScope]] = {}  # with what waits in each
+        self._unended = self._drawing = 0
+        self._idle_since_ns = 0
+        self._moved_back = self._warmup_cut = 0
         self._waits: set[anyio.CancelScope] = set()
         self._drain = anyio.CancelScope()
 
@@ -85,12 +100,21 @@ class Replay:
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._keep_time)
             with self._drain:
-                async with anyio.create_task_group() as lanes:
-                    for lane in range(self.plan.users):
-                        lanes.start_soon(self._lane, lane)
+                await self._run_lanes()
             beside.cancel_scope.cancel()
         assert self._closed_ns is not None  # the last lane has closed it, if nothing else
-        return Ending(self._reason or "work", self._closed_ns, self._clock())
+        ended_ns = self._clock()
+        opened_ns = self.opened_ns
+        if opened_ns is not None and opened_ns > ended_ns:
+            opened_ns = None
+        return Ending(
+            reason=self._reason or "work",
+            closed_ns=self._closed_ns,
+            done_ns=ended_ns,
+            opened_ns=opened_ns,
+            moved_back=self._moved_back,
+            warmup_cut=self._warmup_cut,
+        )
 
     def stop(self, reason: Reason, drain_s: float) -> None:
         """Send nothing more; cut what is still in flight after *drain_s*."""
@@ -98,115 +122,282 @@ class Replay:
             self._reason = reason
             now_ns = self._clock()
             self._close(now_ns if self._end_ns is None else min(now_ns, self._end_ns))
-            for wait in list(self._waits):
-                wait.cancel()
+            self._begun.set()
+            _wake(self._waits)
         self._drain.deadline = min(self._drain.deadline, anyio.current_time() + drain_s)
 
     def _close(self, at_ns: int) -> None:
         if self._closed_ns is None:
             self._closed_ns = at_ns
 
+    def _begin(self, at_ns: int) -> None:
+        """Ordinary calls are sent from now on, and measured when the lead is over."""
+        self.opened_ns = at_ns + round(self.plan.lead_s * 1e9)
+        if self.plan.duration_s is not None:
+            self._end_ns = self.opened_ns + round(self.plan.duration_s * 1e9)
+        self._begun.set()
+
     async def _keep_time(self) -> None:
         """End the sending in time; before that, look whether the first seconds brought anything."""
         first_ns = int(NO_SUCCESS_S * 1e9)
         if self._end_ns is None or self._end_ns > first_ns:
-            await self._until(first_ns, self._waits)
+            await self._until(_at(first_ns), self._waits)
             if self._failed and not self._succeeded and not self.in_flight:
                 self.stop("gave_up", GIVE_UP_DRAIN_S)
+        await self._begun.wait()
         if self._end_ns is not None:
-            await self._until(self._end_ns, self._waits)
+            await self._until(_at(self._end_ns), self._waits)
 
-    async def _until(self, due_ns: int, waits: set[anyio.CancelScope]) -> bool:
-        """Wait for an instant of the clock; False where the run or the play is over by then.
+    async def _until(
+        self,
+        due_ns: Callable[[], int],
+        waits: set[anyio.CancelScope],
+        over: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Wait for an instant of the clock, which may be moved; False where the run or what is
+        waited for is over by then.
 
         The loop's timers are coarser than the clock and may fire early, so look and sleep again.
         A loop that is late must not send after the end either, so whoever sees it ends the run.
+
+        Args:
+            due_ns: The instant.
+            waits: Whose scopes are cancelled when there is something new to look at.
+            over: Whether there is nothing left to wait for.
         """
-        with anyio.CancelScope() as scope:
-            waits.add(scope)
-            self._waits.add(scope)
-            while self._reason is None and (left_ns := due_ns - self._clock()) > 0:
+        while self._reason is None and not over() and (left_ns := due_ns() - self._clock()) > 0:
+            with anyio.CancelScope() as scope:
+                waits.add(scope)
+                self._waits.add(scope)
                 await anyio.sleep(left_ns / 1e9)
-        waits.discard(scope)
-        self._waits.discard(scope)
+            waits.discard(scope)
+            self._waits.discard(scope)
         if self._end_ns is not None and self._clock() >= self._end_ns:
             self.stop("duration", self.plan.drain_s)
-        return self._reason is None and not scope.cancelled_caught
+        return self._reason is None and not over()
 
-    async def _lane(self, lane: int) -> None:
+    async def _run_lanes(self) -> None:
+        lanes = [_Lane(self.plan, lane, self._sessions) for lane in range(self.plan.users)]
+        if self.plan.warms_up:
+            await self._open(lanes)
+        else:
+            self._begin(0)
+        async with anyio.create_task_group() as group:
+            for lane in lanes:
+                group.start_soon(self._lane, lane)
+            if self.plan.warms_up:
+                group.start_soon(self._limit_warmup, self._clock())
+
+    async def _open(self, lanes: Sequence[_Lane]) -> None:
+        """Draw the first session of every lane, and plan the warm-up of all together."""
+        openings = []
+        for lane in lanes:
+            drawn = await self._next_session(lane)
+            if drawn is not None:
+                visit, session = drawn
+                opened = opening(self.plan, lane.number, session)
+                openings.append((session, opened))
+                lane.play = self._play_of(visit, session, opened)
+                self._moved_back += opened.moved_back
+        self.warmup_left = sum(opened.calls for _, opened in openings)
+        table, now_ns = timetable(self.plan, openings), self._clock()
+        warmed = [lane for lane in lanes if lane.play is not None]
+        for lane, primers_s in zip(warmed, table.primers_s, strict=True):
+            lane.primers_ns = {i: now_ns + round(at_s * 1e9) for i, at_s in primers_s.items()}
+            lane.opened_ns = now_ns + round(table.reached_s * 1e9)
+        if not self.warmup_left:
+            self._hand_over()
+
+    async def _limit_warmup(self, from_ns: int) -> None:
+        """Measure when the warm-up's time is over, whatever is left of it."""
+        if (limit_s := self.plan.warmup_limit_s) is not None:
+            until_ns = from_ns + round(limit_s * 1e9)
+            await self._until(_at(until_ns), self._waits, self._begun.is_set)
+            if not self._begun.is_set():
+                self._warmup_cut = self.warmup_left + self._unended
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Begin all plays, each next call as far away as it was recorded, the earliest at once.
+
+        What is in flight of the warm-up is not waited for; who waits for it in the recording does.
+        """
+        now_ns = self._clock()
+        for play in self._plays:
+            play.end_warmup()
+        away_s = [away_s for play in self._plays if (away_s := play.away_s()) is not None]
+        for play in self._plays:
+            play.begin(now_ns, min(away_s, default=0.0))
+            play.cap_idle(now_ns)
+        self._idle_since_ns = now_ns
+        self._begin(now_ns)
+        _wake(self._waits)
+
+    async def _lane(self, lane: _Lane) -> None:
         """Play visit after visit, until the plan or the lane's share of it is done."""
-        plan = self.plan
-        budget = _Budget(planning.lane_requests(plan, lane))
-        failures = unreadable = 0
-        pause_s = 0.0
-        await self._until(int(planning.lane_start_s(plan, lane) * 1e9), self._waits)
-        for visit in planning.visits(plan, lane, self._sessions):
-            if self._reason is not None or budget.spent or unreadable == self._sessions:
-                break
-            await self._until(self._clock() + int(pause_s * 1e9), self._waits)
-            try:
-                session = await self._draw(visit.session)
-            except TraceError:
-                unreadable += 1
-                continue
-            unreadable = 0
-            if plan.arrivals:
-                arrival_ns = int((session.start_s or 0.0) / plan.speed * 1e9)
-                await self._until(arrival_ns, self._waits)
-            play = Play(plan, visit, session, self._dialect, self._clock(), self._sent)
-            failures = 0 if await self._play(play, budget) else failures + 1
-            pause_s = min(2.0 ** (failures - 1), LONGEST_BACKOFF_S) if failures else 0.0
+        plan, pause_s = self.plan, 0.0
+        start_ns = int(planning.lane_start_s(plan, lane.number) * 1e9)
+        await self._until(_at(start_ns), self._waits)
+        while self._reason is None and not lane.budget.spent:
+            resume_ns = self._clock() + int(pause_s * 1e9)
+            await self._until(_at(resume_ns), self._waits)
+            play, lane.play = lane.play, None
+            if play is None:
+                drawn = await self._next_session(lane)
+                if drawn is None:
+                    break
+                visit, session = drawn
+                if plan.arrivals:
+                    arrival_ns = int((session.start_s or 0.0) / plan.speed * 1e9)
+                    await self._until(_at(arrival_ns), self._waits)
+                play = self._play_of(visit, session)
+            if await self._play(play, lane):
+                lane.failures, pause_s = 0, 0.0
+            else:
+                lane.failures += 1
+                pause_s = min(2.0 ** (lane.failures - 1), LONGEST_BACKOFF_S)
         self.live_lanes -= 1
         if not plan.arrivals or not self.live_lanes:
             self._close(self._clock() + 1)  # what arrived at this instant lies inside
 
-    async def _play(self, play: Play, budget: _Budget) -> bool:
+    async def _next_session(self, lane: _Lane) -> tuple[Visit, Session] | None:
+        """The lane's next visit whose session can be read; None where there is none.
+
+        Whoever has tried every session of the trace in vain gives up.
+        """
+        for visit in islice(lane.visits, self._sessions):
+            self._drawing += 1
+            try:
+                return visit, await self._draw(visit.session)
+            except TraceError:
+                continue
+            finally:
+                self._drawing -= 1
+        return None
+
+    def _play_of(self, visit: Visit, session: Session, opened: Opening | None = None) -> Play:
+        play = Play(self.plan, visit, session, self._dialect, self._sent, opened)
+        self._plays[play] = set()
+        return play
+
+    async def _play(self, play: Play, lane: _Lane) -> bool:
         """Send a play's calls as they become free; False where one of them failed.
 
         After a failure what is in flight ends, and nothing new of the play is sent, unless the
         plan goes on.
         """
-        waits: set[anyio.CancelScope] = set()
+        waits, budget = self._plays[play], lane.budget
         failed = False
 
         def over() -> bool:
             return failed and self.plan.on_error != "continue"
 
-        def call_off() -> None:
-            for wait in list(waits):
-                wait.cancel()
+        def out() -> bool:
+            return over() or budget.spent
+
+        def ended(i: int) -> None:
+            """Note the end of a call that others may wait for."""
+            for freed in play.end(i, self._clock()):
+                calls.start_soon(call, freed)
 
         async def call(i: int) -> None:
             nonlocal failed
-            if budget.spent:
-                return
-            due_ns = play.due_ns(i)
-            if not await self._until(due_ns - LOOK_AHEAD_NS, waits) or over() or budget.spent:
+            if not await self._until(lambda: play.waiting[i] - LOOK_AHEAD_NS, waits, out):
+                del play.waiting[i]
                 return
             budget.spend()
             if budget.spent:
-                call_off()
+                _wake(waits)
             body = play.body(i)
-            if not await self._until(due_ns, set()) or over():
+            if not await self._until(lambda: play.waiting[i], waits, over):
+                del play.waiting[i]
                 return
-            succeeded = await self._send(play, i, body, waits)
+            self._unended += 1
+            succeeded = await self._send(play, i, play.request(i), body, waits, over)
             failed = failed or not succeeded
             if succeeded or self.plan.on_error == "continue":
-                for freed in play.end(i, self._clock()):
-                    calls.start_soon(call, freed)
+                ended(i)
             else:
-                call_off()
+                _wake(waits)
+            self._end_flight(play)
 
         async with anyio.create_task_group() as calls:
-            for i in play.free:
+            if play.opening is not None:
+                calls.start_soon(self._warm_up, play, lane, ended)
+                await self._begun.wait()
+            else:
+                play.begin(self._clock())
+            for i in play.waiting:
                 calls.start_soon(call, i)
+            self._look_for_idle(play)
+        del self._plays[play]
         return not failed
 
-    async def _send(self, play: Play, i: int, body: bytes, waits: set[anyio.CancelScope]) -> bool:
+    async def _warm_up(self, play: Play, lane: _Lane, ended: Callable[[int], None]) -> None:
+        """Send the lane's primers when they are due, and then its next calls, one after another."""
+        assert play.opening is not None
+
+        async def send(i: int, due_ns: int) -> None:
+            if not await self._until(_at(due_ns), self._waits, self._begun.is_set):
+                return
+            body = play.body(i, warmup=True)
+            request = play.request(i, due_ns)
+            self._unended += 1
+            self.warmup_left -= 1
+            if not self.warmup_left:
+                self._hand_over()
+            succeeded = await self._send(play, i, request, body, self._waits, lambda: False)
+            if not succeeded and not request.agent:
+                self.stop("warmup_failed", GIVE_UP_DRAIN_S)
+            ended(i)
+            self._end_flight(play)
+
+        async with anyio.create_task_group() as primers:
+            for i, due_ns in lane.primers_ns.items():
+                primers.start_soon(send, i, due_ns)
+        await self._until(_at(lane.opened_ns), self._waits, self._begun.is_set)
+        for i in play.opening.warmup:
+            await send(i, self._clock())
+
+    def _end_flight(self, play: Play) -> None:
+        self._unended -= 1
+        if not self._unended:
+            self._idle_since_ns = self._clock()
+        self._look_for_idle(play)
+
+    def _look_for_idle(self, play: Play) -> None:
+        """Keep within the plan's limits of idle time; *play* has changed."""
+        now_ns = self._clock()
+        if play.cap_idle(now_ns):
+            _wake(self._plays[play])
+        if self.plan.max_idle_s is None or self._unended or self._drawing:
+            return
+        plays = [play for play in self._plays if play.waiting]
+        if not plays:
+            return
+        first = min(plays, key=Play.next_ns)
+        latest_ns = self._idle_since_ns + round(self.plan.max_idle_s * 1e9)
+        skip_ns = first.next_ns() - max(now_ns, latest_ns)
+        if skip_ns > 0:
+            for each in plays:
+                each.skip_idle(skip_ns, first=each is first)
+            _wake(self._waits)
+
+    async def _send(
+        self,
+        play: Play,
+        i: int,
+        request: Request,
+        body: bytes,
+        waits: set[anyio.CancelScope],
+        over: Callable[[], bool],
+    ) -> bool:
         """Send one call, again where the server is busy; whether it succeeded."""
-        plan, request = self.plan, play.request(i)
+        plan = self.plan
         patience = Patience(plan.first_token_s, plan.next_token_s, plan.retry_busy)
-        kept: list[bytes] | None = [] if plan.history == "live" else None
+        kept: list[bytes] | None = None
+        if plan.history == "live" and not request.warmup:
+            kept = []
         while True:
             self.in_flight += 1
             try:
@@ -225,15 +416,25 @@ class Replay:
             if record.retry_s is None:
                 break
             again_ns = record.done_ns + round(record.retry_s * 1e9)
-            if not await self._until(again_ns, waits):
+            if not await self._until(_at(again_ns), waits, over):
                 return False
             waited_s = (again_ns - request.due_ns) / 1e9 - request.behind_s
             request = replace(request, busy_s=waited_s)
+        self._count(record)
+        if record.error is None and kept is not None:
+            play.answered(i, record, kept)
+        return record.error is None
+
+    def _count(self, record: Record) -> None:
+        """Stop the run where its failures speak for it."""
+        plan, opened_ns = self.plan, self.opened_ns
+        failed = record.error is not None
+        if not record.request.warmup and opened_ns is not None and record.sent_ns >= opened_ns:
+            self._ended_measured += 1
+            self._failed_measured += failed
         if record.error is None:
             self._succeeded += 1
-            if kept is not None:
-                play.answered(i, record, kept)
-            return True
+            return
         self._failed += 1
         late = self._clock() >= NO_SUCCESS_S * 1e9
         if record.error.kind == "auth":
@@ -242,7 +443,36 @@ class Replay:
             self.stop("failed", plan.drain_s)
         if not self._succeeded and (self._failed >= self._patience_calls or late):
             self.stop("gave_up", GIVE_UP_DRAIN_S)
-        return False
+        if (
+            plan.failure_limit is not None
+            and self._ended_measured >= FAILURE_LIMIT_CALLS
+            and self._failed_measured > plan.failure_limit * self._ended_measured
+        ):
+            self.stop("failures", plan.drain_s)
+
+
+def _at(at_ns: int) -> Callable[[], int]:
+    """An instant that nothing moves."""
+    return lambda: at_ns
+
+
+def _wake(waits: set[anyio.CancelScope]) -> None:
+    """Let everything that waits look again at what it waits for."""
+    for wait in list(waits):
+        wait.cancel()
+
+
+class _Lane:
+    """One user: its visits, and what is left of its share of the plan."""
+
+    def __init__(self, plan: Plan, number: int, sessions: int) -> None:
+        self.number = number
+        self.visits = planning.visits(plan, number, sessions)
+        self.budget = _Budget(planning.lane_requests(plan, number))
+        self.failures = 0  # plays on end that failed
+        self.play: Play | None = None  # its first, where that has a warm-up
+        self.primers_ns: dict[int, int] = {}
+        self.opened_ns = 0  # when it has reached the moment that its first play begins at
 
 
 class _Budget:

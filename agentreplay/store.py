@@ -110,10 +110,25 @@ class Run:
 
     def summary(self) -> Summary:
         """Compute every metric from the records."""
-        last_ns = 0
-        if self.ending is None:
-            last_ns = max((record.done_ns for record in self.records()), default=0)
-        return summarize(self.records(), self.plan, self.ending, self.health, self.limits, last_ns)
+        ending = self.ending or self._cut_off()
+        dropped = None
+        if (fit := self.facts.get("fit")) and fit["tokens"]:
+            dropped = fit["dropped_tokens"] / fit["tokens"]
+        return summarize(self.records(), self.plan, ending, self.health, self.limits, dropped)
+
+    def _cut_off(self) -> Ending:
+        """How a run ended that didn't come to say so: with the last thing that it recorded.
+
+        Its window opened with the first call that was no warm-up, which is sent at once then.
+        """
+        last_ns, begun_ns = 0, None if self.plan.warms_up else 0
+        for record in self.records():
+            last_ns = max(last_ns, record.done_ns)
+            if self.plan.warms_up and not record.request.warmup:
+                due_ns = record.request.due_ns
+                begun_ns = due_ns if begun_ns is None else min(begun_ns, due_ns)
+        opened_ns = None if begun_ns is None else begun_ns + round(self.plan.lead_s * 1e9)
+        return Ending("interrupted", last_ns, last_ns, opened_ns)
 
 
 def read_run(path: Path) -> Run:
@@ -144,7 +159,7 @@ def read_run(path: Path) -> Run:
     return Run(
         path,
         manifest,
-        Plan(**manifest["plan"]),
+        _plan(manifest["plan"]),
         Limits(**manifest["limits"]),
         Ending(**ending) if ending else None,
         ClientHealth(**client) if client else None,
@@ -162,6 +177,17 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
     draft = path.with_suffix(".tmp")
     draft.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     draft.replace(path)
+
+
+def _plan(value: dict[str, Any]) -> Plan:
+    start = value["start"]
+    return Plan(
+        **{
+            **value,
+            "start": None if start is None else tuple(start),
+            "overrides": tuple(value["overrides"]),
+        }
+    )
 
 
 def _record(value: dict[str, Any]) -> Record:

@@ -16,6 +16,7 @@ from agentreplay.cli import cli
 from agentreplay.metrics.record import Failure, Record
 from agentreplay.metrics.summary import summarize
 from agentreplay.metrics.verdict import Limits
+from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
 from agentreplay.trace.model import Call
 
@@ -25,7 +26,7 @@ METRICS = (ROOT / "docs" / "metrics.md").read_text()
 TRACES = (ROOT / "docs" / "traces.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "traces" / "README.md"]
 
-METRIC_VALUES = summarize([record([100, 200])], Plan(), None).metrics
+METRIC_VALUES = summarize([record([100, 200])], Plan(), Ending("work", 10**9, 10**9)).metrics
 
 KINDS = re.findall(r"`(\w+)`", (Failure.__doc__ or "").partition("kind:")[2].partition(", or")[0])
 

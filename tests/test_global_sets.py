@@ -269,7 +269,8 @@ def test_the_order_of_asking_changes_nothing(
 
 def words(session: Session, visit: Visit, plan: Plan | None = None, i: int = 0) -> list[str]:
     """All words of a call of a play."""
-    play = Play(plan or Plan(), visit, session, SIM, 0)
+    play = Play(plan or Plan(), visit, session, SIM)
+    play.begin(0)
     messages = tuple(map(orjson.dumps, orjson.loads(play.body(i))["messages"]))
     return [word for _, said in parsed(Prompt(messages, 0)) for word in said]
 

@@ -300,7 +300,8 @@ def test_row_10_a_later_turn_makes_no_more_than_its_own_part() -> None:
         for n in range(20)
     ]
     session = Session("s", None, link(calls, 64), 64, "")
-    play = Play(at_once(1, 1), Visit(0, 0, 0, 0), session, DIALECT, 0)
+    play = Play(at_once(1, 1), Visit(0, 0, 0, 0), session, DIALECT)
+    play.begin(0)
     shares = []
     tracemalloc.start()
     try:

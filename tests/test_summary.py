@@ -21,7 +21,7 @@ ENDING = Ending("duration", 10_000_000_000, 12_000_000_000)
 FINE = ClientHealth(0.0, 0.001, (0.1,))
 
 
-def metrics(*records: Record, plan: Plan = PLAN, ending: Ending | None = ENDING) -> dict[str, Any]:
+def metrics(*records: Record, plan: Plan = PLAN, ending: Ending = ENDING) -> dict[str, Any]:
     return summarize(records, plan, ending, FINE).metrics
 
 
@@ -49,8 +49,8 @@ def test_p90_of_a_rate_is_what_ninety_percent_reach() -> None:
 
 def test_a_request_belongs_to_the_window_in_which_it_was_sent() -> None:
     """A request sent during the ramp is warm-up wherever it ends; its tokens count."""
-    plan = replace(PLAN, ramp_s=1.0)
-    found = metrics(record([900, *range(1100, 2100, 100)]), plan=plan)
+    ending = replace(ENDING, opened_ns=1_000_000_000)
+    found = metrics(record([900, *range(1100, 2100, 100)]), ending=ending)
     assert found["requests"]["warmup"] == 1
     assert found["requests"]["attempted"] == 0
     assert found["ttft"]["n"] == 0
@@ -175,6 +175,7 @@ def test_sessions_are_counted_by_play_and_by_name() -> None:
         "completed": 2,
         "distinct": 2,
         "reused": 1,
+        "most_plays": 2,
         "calls_unsent": 0,
     }
 
@@ -197,11 +198,13 @@ def test_concurrency_is_a_mean_over_time() -> None:
     assert found == {"lanes_mean": 0.5, "in_flight_mean": 0.5, "in_flight_max": 1}
 
 
-def test_a_killed_run_is_measured_up_to_its_last_record() -> None:
-    """Without an ending the window reaches to the last instant recorded, and it is interrupted."""
-    found = summarize([record([1000, 2000])], PLAN, None, last_ns=2_000_000_001)
-    assert found.window.seconds == pytest.approx(2)
-    assert "interrupted" in [reason.id for reason in found.verdict.reasons]
+def test_a_run_that_never_opened_measured_nothing() -> None:
+    """All its requests were warm-up, and there is no rate."""
+    ending = Ending("interrupted", 2_000_000_000, 2_000_000_000, None)
+    found = metrics(record([500]), ending=ending)
+    assert found["requests"]["warmup"] == 1
+    assert found["requests"]["attempted"] == 0
+    assert found["output_token_rate"] is None
 
 
 def test_cut_waits_are_added_up() -> None:

@@ -7,7 +7,8 @@ came.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,35 +22,128 @@ GAPS_KEPT = 1_000_000
 """Gaps between chunks are pooled exactly up to here, then in bins of 1 %."""
 
 
+SLOWDOWN_CALLS = 3
+"""With fewer calls of known duration nothing is said about a slowdown."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long successful calls took, and how long when recorded, where that is known.
+
+    Attributes:
+        calls: Their number.
+        latency_s: From sending to the last token, added up.
+        recorded_s: As recorded, added up.
+    """
+
+    calls: int = 0
+    latency_s: float = 0.0
+    recorded_s: float = 0.0
+
+    def __add__(self, other: Pace) -> Pace:
+        return Pace(
+            self.calls + other.calls,
+            self.latency_s + other.latency_s,
+            self.recorded_s + other.recorded_s,
+        )
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long as recorded; None where too few are known."""
+        if self.calls < SLOWDOWN_CALLS or not self.recorded_s:
+            return None
+        return self.latency_s / self.recorded_s
+
+
 @dataclass(slots=True)
 class Visited:
     """What is kept of a play of a session.
 
     Attributes:
+        session: The session's id.
         index: The session's place in the trace.
-        calls: How many calls it has.
-        sent: How many of them were sent.
+        calls: How many calls the play has.
+        begun: How many calls of the session came before the play's beginning.
+        sent: How many of the play's calls were sent.
         succeeded: How many of them succeeded.
-        failed: One of them did not.
-        cancelled: One of them was cut at the end of the run.
+        failed: How many of them did not, those that were cut included.
+        cancelled: How many of them were cut at the end of the run.
         first_ns: When the first was due.
         last_ns: When the last ended.
-        timed: How many succeeded whose recorded duration is known.
-        latency_s: How long those took.
-        recorded_s: How long those took when recorded.
+        flights: From when to when each was under way.
+        main: The pace of the main agent.
+        others: The pace of the other agents.
     """
 
+    session: str
     index: int
     calls: int
+    begun: int
     sent: int = 0
     succeeded: int = 0
-    failed: bool = False
-    cancelled: bool = False
+    failed: int = 0
+    cancelled: int = 0
     first_ns: int = 0
     last_ns: int = 0
-    timed: int = 0
-    latency_s: float = 0.0
-    recorded_s: float = 0.0
+    flights: list[tuple[int, int]] = field(default_factory=list)
+    main: Pace = field(default_factory=Pace)
+    others: Pace = field(default_factory=Pace)
+
+    @property
+    def whole(self) -> bool:
+        """Every call of the play succeeded."""
+        return self.succeeded == self.calls
+
+    @property
+    def seconds(self) -> float:
+        """From when the first call was due to the end of the last."""
+        return (self.last_ns - self.first_ns) / 1e9
+
+    @property
+    def model_seconds(self) -> float:
+        """While at least one call was under way."""
+        return union_ns(self.flights) / 1e9
+
+    @property
+    def pace(self) -> Pace:
+        """Of all agents."""
+        return self.main + self.others
+
+
+@dataclass(slots=True)
+class WarmedUp:
+    """What is kept of the calls that filled the server's cache.
+
+    Attributes:
+        calls: How many were sent.
+        failed: How many of them failed.
+        example: The words of one failure.
+        input_tokens: Their prompts.
+        cached_tokens: What the server found of these, where it says so.
+        first_ns: When the first was sent.
+        last_ns: When the last ended.
+    """
+
+    calls: int = 0
+    failed: int = 0
+    example: str = ""
+    input_tokens: int = 0
+    cached_tokens: int | None = None
+    first_ns: int = 0
+    last_ns: int = 0
+
+    def add(self, record: Record) -> None:
+        """Take one."""
+        self.first_ns = min(self.first_ns, record.sent_ns) if self.calls else record.sent_ns
+        self.last_ns = max(self.last_ns, record.done_ns)
+        self.calls += 1
+        if record.error is not None:
+            self.failed += record.error.kind != "cancelled"
+            self.example = self.example or f"{record.error.kind}: {record.error.message}"
+            return
+        self.input_tokens += input_tokens(record)
+        if record.cached is not None:
+            self.cached_tokens = (self.cached_tokens or 0) + record.cached
 
 
 class Collector:
@@ -61,13 +155,21 @@ class Collector:
         errors: Failed requests by kind.
         examples: The words of one failure of each kind.
         visits: What is kept of each play, by lane and number.
+        warmup: What is kept of the calls that filled the server's cache.
+        warmed: The plays that they belong to, which are live when the window opens.
         lane_tokens: Output tokens that arrived in the window, by lane.
         lane_spans: When answers were streaming in the window, by lane.
-        flights: From when to when each request was under way.
+        flights: From when to when each request was under way that belongs to no play: refusals of
+            a busy server, and the warm-up.
         gaps: Pooled gaps between chunks.
         found: What the server found of each prompt, where it says so.
         cut_s: Seconds by which waits were cut.
         busy_s: Seconds that were waited for a busy server.
+        tree_skips: How often, and by how many seconds in all, what waited in a session was moved
+            forward up to a measured call.
+        idle_skips: The same for all that waited anywhere.
+        last_ttft_ns: The latest first token of the requests whose time to it is measured.
+        last_tpot_ns: The latest last token of those whose time per token is measured.
         run_first_ns: When the first successful measured request was sent.
         run_last_ns: When the last of them ended.
     """
@@ -81,11 +183,16 @@ class Collector:
         self.visits: dict[tuple[int, int], Visited] = {}
         self.lane_tokens: Counter[int] = Counter()
         self.lane_spans: dict[int, list[tuple[int, int]]] = {}
+        self.warmup = WarmedUp()
+        self.warmed: set[tuple[int, int]] = set()
         self.flights: list[tuple[int, int]] = []
         self.gaps = _Gaps()
         self.found: list[Found] = []
         self.cut_s = 0.0
         self.busy_s = 0.0
+        self.tree_skips = self.idle_skips = (0, 0.0)
+        self.last_ttft_ns: int | None = None
+        self.last_tpot_ns: int | None = None
         self.run_first_ns: int | None = None
         self.run_last_ns = 0
 
@@ -103,20 +210,27 @@ class Collector:
         if record.retry_s is not None:
             self._add_refusal(record.sent_ns, record.done_ns, record.retry_s)
             return
+        self.counts["reconnects"] += record.reconnected
+        self.counts["bursts"] += record.burst
+        self.counts["bundled_reads"] += record.bundled_reads
+        if request.warmup:
+            self.counts["warmup"] += 1
+            self.warmup.add(record)
+            self.warmed.add((request.lane, request.visit))
+            self.flights.append((record.sent_ns, record.done_ns))
+            return
         failed = error is not None and error.kind != "cancelled"
         if not failed:
             self._add_tokens(record)
         self._add_to_visit(record)
-        self.flights.append((record.sent_ns, record.done_ns))
-        self.counts["reconnects"] += record.reconnected
-        self.counts["bursts"] += record.burst
-        self.counts["bundled_reads"] += record.bundled_reads
         if record.sent_ns < self.window.open_ns:
             self.counts["warmup"] += 1
             return
         self.counts["attempted"] += 1
         self.counts["gaps_cut"] += request.gap_cut_s > 0
         self.cut_s += request.gap_cut_s
+        self.tree_skips = _one_more(self.tree_skips, request.tree_skip_s)
+        self.idle_skips = _one_more(self.idle_skips, request.idle_skip_s)
         self.counts["overlong"] += request.overlong > 0
         self.counts[request.history] += 1
         if error is not None:
@@ -133,6 +247,7 @@ class Collector:
             first = self.run_first_ns
             self.run_first_ns = record.sent_ns if first is None else min(first, record.sent_ns)
             self.run_last_ns = max(self.run_last_ns, record.done_ns)
+            self._add_lengths(record)
         if not self.window.holds(record.sent_ns):
             self.counts["after_window"] += 1
             return
@@ -162,6 +277,7 @@ class Collector:
         assert last is not None
         latency_s = (last - record.sent_ns) / 1e9
         self._keep("ttft", (first - record.sent_ns) / 1e9)
+        self.last_ttft_ns = max(first, self.last_ttft_ns or 0)
         if record.first_visible_ns is not None:
             self._keep("ttft_visible", (record.first_visible_ns - record.sent_ns) / 1e9)
         self._keep("latency", latency_s)
@@ -172,6 +288,7 @@ class Collector:
             self._keep("token_latency", latency_s / osl)
         if osl and osl > 1 and not record.burst and last > first:
             self._keep("tpot", (last - first) / 1e9 / (osl - 1))
+            self.last_tpot_ns = max(last, self.last_tpot_ns or 0)
             n_first = record.chunk_tokens[0] if record.chunk_tokens else 1
             if osl > n_first:
                 self._keep("corrected", (last - first) / 1e9 / (osl - n_first))
@@ -203,6 +320,15 @@ class Collector:
             self._keep("osl_error", abs(osl - request.osl) / request.osl)
             self._keep("osl_bias", (osl - request.osl) / request.osl)
 
+    def _add_lengths(self, record: Record) -> None:
+        """What the verdict judges: of every measured success, after the window too."""
+        request = record.request
+        self.counts["without_usage"] += record.isl is None
+        if record.isl is not None:
+            self._keep("isl_error_all", abs(record.isl - request.isl) / request.isl)
+        if request.osl and not record.estimated and record.osl is not None:
+            self._keep("osl_error_all", abs(record.osl - request.osl) / request.osl)
+
     def _add_tokens(self, record: Record) -> None:
         """Tokens that arrived inside the window; input counts when its first token comes back."""
         first, last = record.first_token_ns, record.last_token_ns
@@ -223,20 +349,36 @@ class Collector:
         key = request.lane, request.visit
         visit = self.visits.get(key)
         if visit is None:
-            visit = Visited(request.index, request.calls, first_ns=request.due_ns)
+            calls, begun = request.calls - request.first, request.first
+            visit = Visited(request.session, request.index, calls, begun, first_ns=request.due_ns)
             self.visits[key] = visit
         visit.first_ns = min(visit.first_ns, request.due_ns)
         visit.last_ns = max(visit.last_ns, record.done_ns)
+        visit.flights.append((record.sent_ns, record.done_ns))
         visit.sent += 1
         if record.error is not None:
-            visit.failed = True
-            visit.cancelled = visit.cancelled or record.error.kind == "cancelled"
+            visit.failed += 1
+            visit.cancelled += record.error.kind == "cancelled"
             return
         visit.succeeded += 1
         if request.recorded_s is not None and record.last_token_ns is not None:
-            visit.timed += 1
-            visit.latency_s += (record.last_token_ns - record.sent_ns) / 1e9
-            visit.recorded_s += request.recorded_s
+            pace = visit.others if request.agent else visit.main
+            pace.calls += 1
+            pace.latency_s += (record.last_token_ns - record.sent_ns) / 1e9
+            pace.recorded_s += request.recorded_s
+
+
+def union_ns(spans: Iterable[tuple[int, int]]) -> int:
+    """How long at least one of some spans lasts."""
+    total, reached = 0, 0
+    for start, stop in sorted(spans):
+        total += max(0, stop - max(start, reached))
+        reached = max(reached, stop)
+    return total
+
+
+def _one_more(skips: tuple[int, float], skip_s: float) -> tuple[int, float]:
+    return (skips[0] + 1, skips[1] + skip_s) if skip_s > 0 else skips
 
 
 def input_tokens(record: Record) -> int:

@@ -38,6 +38,13 @@ class Request:
             recorded times only.
         busy_s: Seconds from when it was due to this try, the server having been too busy for
             those before (`Plan.retry_busy`); 0 for a first try.
+        warmup: It is sent to fill the server's cache, with an output of one token, and enters no
+            measured figure.
+        first: Index of the first call of the play that is no warm-up; more than 0 where the play
+            begins within the session.
+        tree_skip_s: Seconds by which what waited in its session was moved forward up to it, nothing
+            of the session being in flight (`Plan.max_tree_idle_s`).
+        idle_skip_s: The same for all that waited anywhere (`Plan.max_idle_s`).
     """
 
     lane: int
@@ -59,6 +66,10 @@ class Request:
     gap_cut_s: float
     behind_s: float = 0.0
     busy_s: float = 0.0
+    warmup: bool = False
+    first: int = 0
+    tree_skip_s: float = 0.0
+    idle_skip_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ Records are read once, as a stream. What was not measured is None, never 0.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agentreplay.metrics.collector import Collector
+from agentreplay.metrics.collector import Collector, Pace, Visited, union_ns
 from agentreplay.metrics.distribution import (
     Distribution,
     distribution,
@@ -18,12 +19,9 @@ from agentreplay.metrics.distribution import (
 )
 from agentreplay.metrics.fidelity import Shortfalls, shortfalls
 from agentreplay.metrics.record import Record
-from agentreplay.metrics.verdict import Limits, Verdict, judge
-from agentreplay.metrics.window import Ending, Window, window
+from agentreplay.metrics.verdict import Circumstances, Limits, Verdict, judge
+from agentreplay.metrics.window import Ending, Window
 from agentreplay.plan import Plan
-
-SLOWDOWN_CALLS = 3
-"""A session with fewer measured calls says nothing about its slowdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,77 @@ class FailureGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class PlayResult:
+    """What came of one play of a session; seconds are of this run.
+
+    Attributes:
+        lane: The lane that played it.
+        visit: Number of the lane's visit.
+        session: Id of the recorded session.
+        index: Its place in the trace.
+        begun: How many of its calls came before the play's beginning.
+        calls: How many calls the play has.
+        succeeded: How many of them succeeded.
+        failed: How many did not, those that were cut included.
+        seconds: From when the first call was due to the end of the last.
+        model_seconds: Of these, while at least one call was under way.
+        wait_seconds: Of these, the rest: tools and thinking.
+        slowdown: How many times as long as recorded its calls took; None where fewer than three of
+            known duration succeeded.
+        slowdown_main: The same for the main agent.
+        slowdown_subagents: The same for its other agents.
+    """
+
+    lane: int
+    visit: int
+    session: str
+    index: int
+    begun: int
+    calls: int
+    succeeded: int
+    failed: int
+    seconds: float
+    model_seconds: float
+    wait_seconds: float
+    slowdown: float | None
+    slowdown_main: float | None
+    slowdown_subagents: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """What filling the server's cache took.
+
+    Attributes:
+        calls: Calls of one token that were sent.
+        failed: How many of them failed.
+        input_tokens: Their prompts.
+        cached_tokens: What the server found of these; None where it doesn't say.
+        seconds: From the first to the opening of the window, or to the last end where it never
+            opened.
+        cut: Calls that were not sent or not answered when its time was over.
+        moved_back: Lanes whose first session begins earlier than drawn, since too few calls of it
+            followed.
+    """
+
+    calls: int
+    failed: int
+    input_tokens: int
+    cached_tokens: int | None
+    seconds: float
+    cut: int
+    moved_back: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """How often what waited was moved forward, and by how many seconds in all."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What a run came to.
 
@@ -70,6 +139,10 @@ class Summary:
             of 1 %.
         shortfalls: Where the server's cache fell short of the prediction; None where it doesn't
             report cached tokens.
+        warmup: What filling the server's cache took; None where the plan asks for none.
+        tree_skips: Idle time of single sessions that was skipped (`Plan.max_tree_idle_s`).
+        idle_skips: Idle time of all together that was skipped (`Plan.max_idle_s`).
+        plays: What came of each play, in order of lane and visit.
     """
 
     verdict: Verdict
@@ -84,34 +157,48 @@ class Summary:
     after_window: int
     gaps_binned: bool
     shortfalls: Shortfalls | None
+    warmup: Warmup | None
+    tree_skips: Skips
+    idle_skips: Skips
+    plays: tuple[PlayResult, ...]
 
 
 def summarize(
     records: Iterable[Record],
     plan: Plan,
-    ending: Ending | None,
+    ending: Ending,
     health: ClientHealth | None = None,
     limits: Limits | None = None,
-    last_ns: int = 0,
+    dropped_tokens: float | None = None,
 ) -> Summary:
     """Compute everything from a run's records, in any order.
 
     Args:
         records: All records of the run.
         plan: What was to be sent.
-        ending: How the run ended; None for one that was killed.
+        ending: How the run ended.
         health: How the client kept up, where known.
         limits: Where a run stops being valid; the defaults where None.
-        last_ns: For a run that was killed: the last instant that was recorded.
+        dropped_tokens: Share of the drawn tokens that were left out, being too long, where known.
     """
-    span = window(plan, ending, last_ns)
+    span = Window.of(ending)
     sums = Collector(span)
     for record in records:
         sums.add(record)
     metrics = _metrics(sums, plan, span, health)
-    interrupted = ending is None or ending.reason == "interrupted"
+    about = Circumstances(
+        ended=ending.reason,
+        window_s=span.seconds,
+        isl_error=_median(sums, "isl_error_all") if plan.history == "recorded" else None,
+        osl_error=_median(sums, "osl_error_all"),
+        usage_missing=_ratio(sums.counts["without_usage"], sums.counts["succeeded"]),
+        dropped_tokens=dropped_tokens,
+        warmup_failure=sums.warmup.example,
+        warmup_cut=ending.warmup_cut,
+        overrides=plan.overrides,
+    )
     return Summary(
-        verdict=judge(metrics, interrupted, limits or Limits(), lengths=plan.history == "recorded"),
+        verdict=judge(metrics, about, limits or Limits()),
         metrics=metrics,
         window=span,
         failures=tuple(
@@ -126,6 +213,43 @@ def summarize(
         after_window=sums.counts["after_window"],
         gaps_binned=sums.gaps.binned,
         shortfalls=shortfalls(sums.found) if sums.found else None,
+        warmup=_warmup(sums, ending, span) if plan.warms_up else None,
+        tree_skips=Skips(*sums.tree_skips),
+        idle_skips=Skips(*sums.idle_skips),
+        plays=tuple(_play_result(*key, visit) for key, visit in sorted(sums.visits.items())),
+    )
+
+
+def _warmup(sums: Collector, ending: Ending, span: Window) -> Warmup:
+    found = sums.warmup
+    until_ns = min(span.open_ns, found.last_ns) if found.calls else 0
+    return Warmup(
+        calls=found.calls,
+        failed=found.failed,
+        input_tokens=found.input_tokens,
+        cached_tokens=found.cached_tokens,
+        seconds=(until_ns - found.first_ns) / 1e9,
+        cut=ending.warmup_cut,
+        moved_back=ending.moved_back,
+    )
+
+
+def _play_result(lane: int, number: int, visit: Visited) -> PlayResult:
+    return PlayResult(
+        lane=lane,
+        visit=number,
+        session=visit.session,
+        index=visit.index,
+        begun=visit.begun,
+        calls=visit.calls,
+        succeeded=visit.succeeded,
+        failed=visit.failed,
+        seconds=visit.seconds,
+        model_seconds=visit.model_seconds,
+        wait_seconds=visit.seconds - visit.model_seconds,
+        slowdown=visit.pace.slowdown,
+        slowdown_main=visit.main.slowdown,
+        slowdown_subagents=visit.others.slowdown,
     )
 
 
@@ -142,6 +266,7 @@ def _metrics(
     theoretical = _ratio(counts["reuse"], counts["isl"])
     server = _ratio(counts["cached"], counts["cached_isl"])
     reporting = _ratio(counts["cached_reuse"], counts["cached_planned"])
+    whole = [visit for visit in sums.visits.values() if visit.whole and not visit.begun]
     metrics: dict[str, Any] = {
         "total_token_rate": _ratio(counts["tokens_in"] + counts["tokens_out"], seconds),
         "input_token_rate": _ratio(counts["tokens_in"], seconds),
@@ -177,20 +302,18 @@ def _metrics(
         "busy": {"refusals": counts["busy"], "waited": sums.busy_s},
         "context_overflow_rate": _ratio(sums.errors["context_overflow"], attempted),
         "sessions": _sessions(sums),
-        "session_slowdown": distribution(
-            [
-                visit.latency_s / visit.recorded_s
-                for visit in sums.visits.values()
-                if visit.timed >= SLOWDOWN_CALLS and visit.recorded_s
-            ]
+        "session_slowdown": _slowdowns(visit.pace for visit in sums.visits.values()),
+        "session_slowdown_main": _slowdowns(visit.main for visit in sums.visits.values()),
+        "session_slowdown_subagents": _slowdowns(visit.others for visit in sums.visits.values()),
+        "session_seconds": distribution([visit.seconds for visit in whole]),
+        "session_model_seconds": distribution([visit.model_seconds for visit in whole]),
+        "session_wait_seconds": distribution(
+            [visit.seconds - visit.model_seconds for visit in whole]
         ),
-        "session_seconds": distribution(
-            [
-                (visit.last_ns - visit.first_ns) / 1e9
-                for visit in sums.visits.values()
-                if visit.succeeded == visit.calls
-            ]
-        ),
+        "coverage": {
+            "ttft": _covered(span, sums.last_ttft_ns),
+            "tpot": _covered(span, sums.last_tpot_ns),
+        },
         "concurrency": _concurrency(sums, span),
         "client": {
             "loop_late_share": health.loop_late_share if health else None,
@@ -213,6 +336,17 @@ def _metrics(
     }
 
 
+def _slowdowns(paces: Iterable[Pace]) -> Distribution:
+    return distribution([found for pace in paces if (found := pace.slowdown) is not None])
+
+
+def _covered(span: Window, last_ns: int | None) -> float | None:
+    """The share of the window after which no sample came any more; None without a window."""
+    if not span.seconds or last_ns is None:
+        return 0.0 if span.seconds else None
+    return min(1.0, (last_ns - span.open_ns) / (span.close_ns - span.open_ns))
+
+
 def _user_rates(sums: Collector, plan: Plan, seconds: float | None) -> Distribution:
     """Of lanes that are users all the time: those of an open loop come and go."""
     if seconds is None or plan.arrivals:
@@ -225,21 +359,20 @@ def _streaming_rates(sums: Collector, plan: Plan, seconds: float | None) -> Dist
         return Distribution(0)
     return rates(
         [
-            sums.lane_tokens[lane] / (_union_ns(spans) / 1e9)
+            sums.lane_tokens[lane] / (union_ns(spans) / 1e9)
             for lane, spans in sums.lane_spans.items()
         ]
     )
 
 
 def _sessions(sums: Collector) -> dict[str, int]:
-    started = len(sums.visits)
-    distinct = len({visit.index for visit in sums.visits.values()})
-    completed = sum(visit.succeeded == visit.calls for visit in sums.visits.values())
+    plays = Counter(visit.index for visit in sums.visits.values())
     return {
-        "started": started,
-        "completed": completed,
-        "distinct": distinct,
-        "reused": started - distinct,
+        "started": plays.total(),
+        "completed": sum(visit.whole for visit in sums.visits.values()),
+        "distinct": len(plays),
+        "reused": plays.total() - len(plays),
+        "most_plays": max(plays.values(), default=0),
         "calls_unsent": sum(
             visit.calls - visit.sent
             for visit in sums.visits.values()
@@ -249,20 +382,23 @@ def _sessions(sums: Collector) -> dict[str, int]:
 
 
 def _concurrency(sums: Collector, span: Window) -> dict[str, float | int | None]:
-    """Means are over time. A lane is live from its session's first call to its last answer."""
+    """Means are over time. A lane is live from its session's first call to its last answer; from
+    the opening of the window on, where its session was put into the middle."""
     lanes = [
         (
-            visit.first_ns,
-            visit.last_ns if visit.failed or visit.succeeded == visit.calls else span.close_ns,
+            span.open_ns if key in sums.warmed else visit.first_ns,
+            visit.last_ns if visit.failed or visit.whole else span.close_ns,
         )
-        for visit in sums.visits.values()
+        for key, visit in sums.visits.items()
     ]
+    lanes += [(span.open_ns, span.close_ns) for _ in sums.warmed - sums.visits.keys()]
+    flights = [*sums.flights, *(each for visit in sums.visits.values() for each in visit.flights)]
     if not span.measures_rates:
         return {"lanes_mean": None, "in_flight_mean": None, "in_flight_max": None}
     return {
         "lanes_mean": _mean_open(lanes, span),
-        "in_flight_mean": _mean_open(sums.flights, span),
-        "in_flight_max": _most_open(sums.flights, span),
+        "in_flight_mean": _mean_open(flights, span),
+        "in_flight_max": _most_open(flights, span),
     }
 
 
@@ -286,12 +422,8 @@ def _most_open(spans: list[tuple[int, int]], window: Window) -> int:
     return most
 
 
-def _union_ns(spans: list[tuple[int, int]]) -> int:
-    total, reached = 0, 0
-    for start, stop in sorted(spans):
-        total += max(0, stop - max(start, reached))
-        reached = max(reached, stop)
-    return total
+def _median(sums: Collector, name: str) -> float | None:
+    return distribution(sums.column(name)).p50
 
 
 def _ratio(part: float, whole: float | None) -> float | None:

@@ -19,6 +19,10 @@ class Limits:
         lag_p99_s: P99 of sent − due.
         osl_error: Median relative error of the output length.
         isl_error: Median relative error of the input length.
+        usage_missing: Successful requests of which the server stated no usage.
+        dropped_tokens: Tokens of the drawn sessions that were left out, being too long.
+        coverage: How far into the window times to first token and per token must reach.
+        window_s: Least length of the window.
     """
 
     error_rate: float = 0.01
@@ -29,6 +33,10 @@ class Limits:
     lag_p99_s: float = 0.05
     osl_error: float = 0.05
     isl_error: float = 0.02
+    usage_missing: float = 1.0
+    dropped_tokens: float = 0.5
+    coverage: float = 0.0
+    window_s: float = 0.0
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -52,48 +60,100 @@ class Verdict:
     warnings: tuple[Reason, ...]
 
 
-def judge(
-    metrics: dict[str, Any], interrupted: bool, limits: Limits, *, lengths: bool = True
-) -> Verdict:
-    """Judge a run by its metrics (docs/metrics.md names the ids).
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a verdict needs beside the metrics.
 
-    Args:
-        metrics: By id.
-        interrupted: Whether the run was stopped before its end.
-        limits: Where a run stops being valid.
-        lengths: Whether input lengths are judged; with the server's own answers in the history
-            they are not ours to keep.
+    Attributes:
+        ended: Why the run ended.
+        window_s: Length of the window.
+        isl_error: Median relative error of the input lengths of all measured requests, those after
+            the window too; None where they are not judged, the server's own answers being in the
+            history.
+        osl_error: The same of the output lengths.
+        usage_missing: Share of the measured successes without usage; None without a success.
+        dropped_tokens: Share of the drawn tokens that were left out, being too long.
+        warmup_failure: Words of a failure in the warm-up.
+        warmup_cut: Calls of the warm-up that were not sent or not answered when its time was over.
+        overrides: In what the plan differs from the scenario that it names.
     """
+
+    ended: str
+    window_s: float
+    isl_error: float | None = None
+    osl_error: float | None = None
+    usage_missing: float | None = None
+    dropped_tokens: float | None = None
+    warmup_failure: str = ""
+    warmup_cut: int = 0
+    overrides: tuple[str, ...] = ()
+
+
+def judge(metrics: dict[str, Any], about: Circumstances, limits: Limits) -> Verdict:
+    """Judge a run by its metrics (docs/metrics.md names the ids)."""
     requests = metrics["requests"]
     attempted = requests["attempted"]
     reasons: list[Reason] = []
     warnings: list[Reason] = []
-    if interrupted:
+    if about.overrides:
+        reasons.append(Reason("scenario_override", "; ".join(about.overrides)))
+    if about.ended == "interrupted":
         reasons.append(Reason("interrupted", "the run was stopped before its end"))
-    if not requests["succeeded"]:
+    if about.ended == "warmup_failed":
+        what = f"a call of the main agent failed in the warm-up: {about.warmup_failure}"
+        reasons.append(Reason("warmup_failed", what))
+    elif not requests["succeeded"]:
         reasons.append(Reason("nothing_measured", f"none of {attempted} requests succeeded"))
     elif not metrics["ttft"]["n"]:
         what = "no request that was sent in the window succeeded"
         reasons.append(Reason("nothing_measured", what))
-    _over(reasons, "error_rate", metrics["error_rate"], limits.error_rate, "of requests failed")
-    overflow = metrics["context_overflow_rate"]
-    what = "of requests were too long for the model's context"
-    _over(reasons, "context_overflow", overflow, limits.context_overflow_rate, what)
-    cancelled = requests["cancelled"] / attempted if attempted else None
-    if not interrupted:
-        what = "of requests were cut at the drain limit"
-        _over(reasons, "cut_short", cancelled, limits.cancelled_rate, what)
+    elif about.window_s < limits.window_s:
+        what = f"the window was {about.window_s:.0f} s long (limit {limits.window_s:.0f} s)"
+        reasons.append(Reason("too_short", what))
+    _judge_failures(reasons, metrics, about, limits)
     if limited := _client_limited(metrics, limits):
         reasons.append(Reason("client_limited", limited))
     what = "is the median error of the output length: the server does not keep to it"
-    _over(reasons, "length_not_controlled", metrics["osl_error"]["p50"], limits.osl_error, what)
+    _over(reasons, "length_not_controlled", about.osl_error, limits.osl_error, what)
     what = "is the median error of the input length: prompts differ from the recording"
-    drift = metrics["isl_error"]["p50"] if lengths else None
-    _over(reasons, "prompt_length_drift", drift, limits.isl_error, what)
-    if requests["succeeded"] and not metrics["isl_error"]["n"]:
-        what = "the server sends no usage: its input lengths are unknown, output is one a chunk"
-        warnings.append(Reason("prompt_usage_missing", what))
+    _over(reasons, "prompt_length_drift", about.isl_error, limits.isl_error, what)
+    what = "of the tokens of drawn sessions were left out: they don't fit the model's context"
+    _over(reasons, "too_little_fits", about.dropped_tokens, limits.dropped_tokens, what)
+    covered = [share for share in metrics["coverage"].values() if share is not None]
+    if requests["succeeded"] and covered and min(covered) < limits.coverage:
+        which = " and ".join(
+            f"{name.upper()} {share:.1%}" for name, share in metrics["coverage"].items()
+        )
+        what = f"samples cease within the window, after {which} of it (limit {limits.coverage:.1%})"
+        reasons.append(Reason("coverage", what))
+    if about.usage_missing:
+        what = "of successes came without usage: input lengths unknown, output taken as one a chunk"
+        missing = Reason("prompt_usage_missing", f"{about.usage_missing:.1%} {what}")
+        (reasons if about.usage_missing > limits.usage_missing else warnings).append(missing)
+    if about.warmup_cut:
+        what = "calls of the warm-up were not sent or not answered when its time was over"
+        warnings.append(Reason("warmup_cut", f"{about.warmup_cut:,} {what}"))
     return Verdict(not reasons, tuple(reasons), tuple(warnings))
+
+
+def _judge_failures(
+    reasons: list[Reason], metrics: dict[str, Any], about: Circumstances, limits: Limits
+) -> None:
+    attempted = metrics["requests"]["attempted"]
+    rate = metrics["error_rate"]
+    what = "of requests failed"
+    if about.ended == "failures":
+        what += ", and the run was stopped for that"
+        reasons.append(Reason("error_rate", f"{rate or 0.0:.1%} {what}"))
+    else:
+        _over(reasons, "error_rate", rate, limits.error_rate, what)
+    overflow = metrics["context_overflow_rate"]
+    what = "of requests were too long for the model's context"
+    _over(reasons, "context_overflow", overflow, limits.context_overflow_rate, what)
+    cancelled = metrics["requests"]["cancelled"] / attempted if attempted else None
+    if about.ended != "interrupted":
+        what = "of requests were cut at the drain limit"
+        _over(reasons, "cut_short", cancelled, limits.cancelled_rate, what)
 
 
 def _over(reasons: list[Reason], name: str, value: float | None, limit: float, what: str) -> None:

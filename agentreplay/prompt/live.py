@@ -6,6 +6,7 @@ sized by the usage the server stated. What continues nothing is sent as recorded
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,11 +55,17 @@ class LiveConversation:
     """The prompts of one play with the server's answers in them.
 
     Tell it with `answered` what came of each call; a call whose predecessor was not answered in
-    full is sent as recorded.
+    full is sent as recorded. The arguments are those of `messages.Conversation`.
     """
 
     def __init__(
-        self, session: Session, template: Template, *, session_key: int, visit_key: int
+        self,
+        session: Session,
+        template: Template,
+        *,
+        session_key: int,
+        visit_key: int,
+        asked: Iterable[int] | None = None,
     ) -> None:
         self._session = session
         self._template = template
@@ -67,9 +74,10 @@ class LiveConversation:
         self._sent: dict[int, LivePrompt] = {}
         self._served: dict[int, Served] = {}
         self._children = [0] * len(session.calls)
-        for call in session.calls:
-            if call.parent is not None and call.parent >= 0:
-                self._children[call.parent] += 1
+        for i in range(len(session.calls)) if asked is None else asked:
+            parent = session.calls[i].parent
+            if parent is not None and parent >= 0:
+                self._children[parent] += 1
 
     def answered(self, i: int, served: Served) -> None:
         """Note the answer to call *i*."""
@@ -125,6 +133,7 @@ class LiveConversation:
             self._template,
             session_key=self._session_key,
             visit_key=self._visit_key,
+            asked=(i,),
         ).prompt(i)
         call, sent, substituted = self._session.calls[i], None, False
         if parent is not None:

@@ -9,7 +9,7 @@ that the server counts the recorded length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -128,10 +128,23 @@ class Conversation:
     Keeps the messages of a call as bytes until the call itself was asked for and its last child
     has taken them over, so a history is never made or encoded twice. Of calls that are lent only
     the outlines are made.
+
+    Args:
+        session: The recorded session.
+        template: How the server counts a prompt.
+        session_key: Of text that plays of the session share.
+        visit_key: Of all other text.
+        asked: The calls whose prompts will be asked for; all where None.
     """
 
     def __init__(
-        self, session: Session, template: Template, *, session_key: int, visit_key: int
+        self,
+        session: Session,
+        template: Template,
+        *,
+        session_key: int,
+        visit_key: int,
+        asked: Iterable[int] | None = None,
     ) -> None:
         self._session = session
         self._prompts = session.prompts
@@ -140,10 +153,18 @@ class Conversation:
         self._visit_key = visit_key
         self._made: dict[int, tuple[Outline, tuple[bytes, ...]]] = {}
         self._outlines: dict[int, Outline] = {}  # of lent calls and those above them
-        self._uses = [1] * len(session.calls)  # by the call itself, and by each child
-        for call in session.calls:
-            if call.parent is not None and call.parent >= 0:
-                self._uses[call.parent] += 1
+        self._uses = [0] * len(session.calls)  # by the call itself, and by each child
+        for i in range(len(session.calls)) if asked is None else asked:
+            self._expect(i)
+
+    def _expect(self, i: int) -> None:
+        """Count the uses that a call and those above it will have."""
+        at: int | None = i
+        while at is not None and at >= 0:
+            self._uses[at] += 1
+            if self._uses[at] > 1:
+                break  # it is made already, or will be
+            at = self._prompts[at].parent
 
     def prompt(self, i: int) -> Prompt:
         """The messages of call *i*, which may be asked for once."""

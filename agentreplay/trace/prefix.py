@@ -100,27 +100,35 @@ class Sends:
 class Sent:
     """What plays have sent, as far as later ones can find it again.
 
-    All plays of a session have tools and system prompt in common. Where sessions share prefixes,
-    all plays of one pass over the set have everything in common, and all passes the system
-    prompts; what was sent in a pass is forgotten when every lane has left it.
+    Plays of a session have tools and system prompt in common (`Plan.share_system`). Where sessions
+    share prefixes, all plays of one pass over the set have everything in common, and all passes the
+    system prompts; what was sent in a pass is forgotten when every lane has left it.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._common: dict[int | None, dict[int, int]] = {}
         self._laps: dict[int, dict[int, int]] = {}
+        self._lap_common: dict[int, dict[int | None, dict[int, int]]] = {}
         self._lap_of: dict[int, int] = {}
 
     def play(self, session: Session, visit: Visit) -> Sends:
         """A play that begins."""
-        if not shares_over_set(session, self._plan):
-            return Sends(session, {}, self._common.setdefault(visit.session, {}))
         self._lap_of[visit.lane] = visit.lap
         if len(self._lap_of) == self._plan.users:
             oldest = min(self._lap_of.values())
             self._laps = {lap: sent for lap, sent in self._laps.items() if lap >= oldest}
-        lap = self._laps.setdefault(visit.lap, {})
-        return Sends(session, lap, self._common.setdefault(None, {}))
+            self._lap_common = {
+                lap: sent for lap, sent in self._lap_common.items() if lap >= oldest
+            }
+        common = self._common
+        if self._plan.share_system == "pass":
+            common = self._lap_common.setdefault(visit.lap, {})
+        elif self._plan.share_system == "play":
+            common = {}
+        over_set = shares_over_set(session, self._plan)
+        own = self._laps.setdefault(visit.lap, {}) if over_set else {}
+        return Sends(session, own, common.setdefault(None if over_set else visit.session, {}))
 
 
 def shares_over_set(session: Session, plan: Plan) -> bool:

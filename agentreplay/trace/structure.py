@@ -13,6 +13,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from agentreplay.plan import Order
 from agentreplay.trace.model import Call, Session
 
 ROUNDING_S = 1.0
@@ -230,31 +231,59 @@ def alone(session: Session) -> Session:
     return replace(session, calls=tuple(calls), lent=(), names=())
 
 
+def in_order(session: Session, order: Order) -> Session:
+    """The session as its calls wait for each other in an order; it is in causal order as read."""
+    if order == "recorded":
+        return recorded_order(session)
+    return serial_order(session) if order == "serial" else session
+
+
 def recorded_order(session: Session) -> Session:
     """The session in which nothing overtakes what it did not overtake in the recording.
 
-    Each call also waits for the latest call of every other line of calls that had ended when it
-    began. A line is made of calls of one agent, each waiting for the one before it.
+    Each call also waits for the latest call of every other line that had ended when it began.
     """
-    calls = session.calls
+    calls, own = session.calls, lines(session.calls)
     members: list[list[int]] = []
-    line: dict[int, int] = {}  # of the last call of each
     ordered = []
     for i, call in enumerate(calls):
         after = list(call.after)
-        before = next((j for j in after if j in line and calls[j].agent == call.agent), None)
-        own = len(members) if before is None else line.pop(before)
-        for number, indices in enumerate(members):
-            if number != own:
+        for line, indices in enumerate(members):
+            if line != own[i]:
                 ended = next((j for j in reversed(indices) if calls[j].end_s <= call.start_s), None)
                 if ended is not None and ended not in after:
                     after.append(ended)
-        line[i] = own
-        if before is None:
+        if own[i] == len(members):
             members.append([])
-        members[own].append(i)
+        members[own[i]].append(i)
         ordered.append(waiting(calls, i, after))
     return replace(session, calls=tuple(ordered))
+
+
+def serial_order(session: Session) -> Session:
+    """The session with one call in flight at a time, in order of the recorded starts."""
+    calls = session.calls
+    ordered = [waiting(calls, i, (i - 1,) if i else ()) for i in range(len(calls))]
+    return replace(session, calls=tuple(ordered))
+
+
+def lines(calls: Sequence[Call]) -> list[int]:
+    """The line of each call, numbered as they begin.
+
+    A line is made of calls of one agent, each waiting for the one before it.
+    """
+    last: dict[int, int] = {}  # the line of its last call
+    numbered: list[int] = []
+    begun = 0
+    for i, call in enumerate(calls):
+        before = next((j for j in call.after if j in last and calls[j].agent == call.agent), None)
+        if before is None:
+            number, begun = begun, begun + 1
+        else:
+            number = last.pop(before)
+        last[i] = number
+        numbered.append(number)
+    return numbered
 
 
 def waiting(calls: Sequence[Call], i: int, after: Sequence[int]) -> Call:

@@ -103,7 +103,8 @@ def measured(session: Session, i: int) -> Cost:
 
 
 def _before(session: Session, i: int, number: int) -> Play:
-    play = Play(Plan(), Visit(0, number, 0, number), session, DIALECT, 0)
+    play = Play(Plan(), Visit(0, number, 0, number), session, DIALECT)
+    play.begin(0)
     for each in range(i):
         play.body(each)
         play.request(each)
