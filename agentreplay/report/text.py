@@ -29,6 +29,8 @@ _TIMES = (
     ("latency_from_due", "latency from due"),
     ("lag", "lag (sent − due)"),
     ("session_seconds", "session, whole"),
+    ("session_model_seconds", "… a call under way"),
+    ("session_wait_seconds", "… tools and thinking"),
 )
 _RATES = (
     ("interactivity", "interactivity"),
@@ -42,7 +44,12 @@ _SHARES = (
     ("isl_error", "input length error"),
     ("osl_error", "output length error"),
     ("session_slowdown", "session slowdown (×)"),
+    ("session_slowdown_main", "… of the main agent"),
+    ("session_slowdown_subagents", "… of subagents"),
 )
+
+
+PLAYS_SHOWN = 5
 
 
 def banner(simulated: str) -> str:
@@ -61,6 +68,8 @@ def report(value: dict[str, Any]) -> RenderableType:
     parts += [_main_figures(value), Text(""), _verdict(value), Text("")]
     if value["metrics"]["requests"]["succeeded"]:
         parts += [_details(value), Text("")]
+    if value["plays"]:
+        parts += [_plays(value["plays"]), Text("")]
     if value["shortfalls"] and value["shortfalls"]["short"]:
         parts += [_shortfalls(value["shortfalls"]), Text("")]
     parts += [Text(note, style="dim") for note in _remarks(value)]
@@ -140,12 +149,10 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
             f"{requests['failed']} failed, {requests['cancelled']} cut at the end, "
             f"{requests['warmup']} before the window",
         ),
-        (
-            "Sessions",
-            f"{sessions['completed']:,} whole",
-            f"{sessions['started']} started, {sessions['distinct']} distinct",
-        ),
+        ("Sessions", f"{sessions['completed']:,} whole", _sessions(sessions)),
     ]
+    if warmup := value["warmup"]:
+        rows.append(("Warm-up", as_duration(warmup["seconds"]), _warmup(warmup)))
     if (busy := metrics["busy"])["refusals"]:
         waited = f"sent again after {as_duration(busy['waited'])} in all, which no TTFT holds"
         rows.append(("Server busy", f"{busy['refusals']:,} refusals", waited))
@@ -155,9 +162,35 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
         rows.append(
             ("Gaps cut", f"{gaps['cut']:,}", f"to {limit}, by {as_duration(gaps['cut_s'])} in all")
         )
+    for name, title, of in (
+        ("tree", "Idle skipped", "of a session without a call under way"),
+        ("idle", "Idle skipped, all", "without any call under way"),
+    ):
+        if (skips := value["skips"][name])["count"]:
+            what = f"times, {as_duration(skips['seconds'])} in all, {of}"
+            rows.append((title, f"{skips['count']:,}", what))
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _sessions(sessions: dict[str, int]) -> str:
+    said = f"{sessions['started']} started, {sessions['distinct']} distinct"
+    if sessions["reused"]:
+        said += f"; played up to {sessions['most_plays']} times, with other text each time"
+    return said
+
+
+def _warmup(warmup: dict[str, Any]) -> str:
+    tokens = f"{as_tokens(warmup['input_tokens'])} input tokens"
+    said = f"{warmup['calls']:,} calls of one token, {tokens}"
+    if warmup["cached_tokens"] is not None and warmup["input_tokens"]:
+        said += f", {_of(warmup['cached_tokens'], warmup['input_tokens'])} cached"
+    if warmup["failed"]:
+        said += f"; {warmup['failed']} failed"
+    if warmup["moved_back"]:
+        said += f"; {warmup['moved_back']} sessions begin earlier than drawn"
+    return said
 
 
 def _reuse(reuse: dict[str, float | None], counted: dict[str, float] | None) -> str:
@@ -201,6 +234,35 @@ def _details(value: dict[str, Any]) -> RenderableType:
             if metrics[name]["n"]:
                 cells = [show(metrics[name][column]) for column in _COLUMNS[1:]]
                 table.add_row(title, f"{metrics[name]['n']:,}", *cells)
+    return table
+
+
+def _plays(plays: list[dict[str, Any]]) -> RenderableType:
+    """The plays that suffered most; summary.json has all."""
+    known = [play for play in plays if play["slowdown"] is not None]
+    slowest = sorted(known, key=lambda play: -play["slowdown"])[:PLAYS_SHOWN]
+    failed = [play for play in plays if play["failed"] and play not in slowest]
+    shown = [*slowest, *failed[: PLAYS_SHOWN - len(slowest)]]
+    if not shown:
+        return Text("")
+    title = f"The slowest of {len(plays)} plays of sessions (all: plays in summary.json)"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1))
+    table.add_column("session", overflow="ellipsis", no_wrap=True, max_width=40)
+    for column in ("user", "calls", "ok", "whole", "calls run", "waits", "×", "main", "subagents"):
+        table.add_column(column, justify="right")
+    for play in shown:
+        table.add_row(
+            escape(play["session"]),
+            str(play["lane"]),
+            f"{play['calls']:,}",
+            f"{play['succeeded']:,}",
+            as_duration(play["seconds"]),
+            as_duration(play["model_seconds"]),
+            as_duration(play["wait_seconds"]),
+            _fine(play["slowdown"]),
+            _fine(play["slowdown_main"]),
+            _fine(play["slowdown_subagents"]),
+        )
     return table
 
 
@@ -271,11 +333,6 @@ def _remarks(value: dict[str, Any]) -> list[str]:
         )
     if value["chunk_gap_binned"]:
         remarks.append("Gaps between chunks are from bins of 1 %.")
-    if metrics["sessions"]["reused"]:
-        remarks.append(
-            f"{metrics['sessions']['reused']} of {metrics['sessions']['started']} sessions were "
-            "played before in this run, with other text."
-        )
     if (fit := value["fit"]) and fit["looked_through_s"] is not None:
         took = as_duration(fit["looked_through_s"])
         remarks.append(f"Every session was read first, to see that it fits: {took}.")
