@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from records import record
 import agentreplay
 from agentreplay.cli import cli
 from agentreplay.metrics.record import Failure, Record
-from agentreplay.metrics.summary import summarize
+from agentreplay.metrics.summary import PlayResult, Warmup, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
@@ -72,9 +73,15 @@ def test_every_metric_is_defined(name: str) -> None:
 def test_parts_of_metrics_are_defined() -> None:
     """So do the names inside ids that hold several numbers."""
     metrics = METRIC_VALUES
-    for name in ("prefix_reuse", "requests", "sessions", "concurrency", "client"):
+    for name in ("prefix_reuse", "requests", "sessions", "coverage", "concurrency", "client"):
         for part in metrics[name]:
             assert f"`{part}`" in METRICS, (name, part)
+
+
+@pytest.mark.parametrize("name", [each.name for each in (*fields(PlayResult), *fields(Warmup))])
+def test_every_result_beside_the_metrics_is_defined(name: str) -> None:
+    """What summary.json says of plays and of the warm-up stands in docs/metrics.md."""
+    assert f"`{name}`" in METRICS
 
 
 @pytest.mark.parametrize("kind", KINDS)
