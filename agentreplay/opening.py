@@ -93,8 +93,7 @@ def timetable(plan: Plan, openings: Sequence[tuple[Session, Opening]]) -> Timeta
     """When the primers of all lanes are sent, so that all reach their moments together.
 
     They keep their order. Successive ones are as far apart as in the recording, up to the cap on
-    idle time, and all distances are scaled by one factor to keep within half of the plan's limit,
-    the other half being for the calls after them; within all of it where there are none.
+    idle time, and all distances are scaled by one factor to keep within the plan's limit.
     """
     leads = sorted(
         (
@@ -111,8 +110,7 @@ def timetable(plan: Plan, openings: Sequence[tuple[Session, Opening]]) -> Timeta
         at_s += min(lead_s - next_s, cap_s)
     factor = 1.0
     if plan.warmup_limit_s is not None and at_s > 0:
-        more = any(opened.warmup for _, opened in openings)
-        factor = min(1.0, plan.warmup_limit_s / (2 if more else 1) / at_s)
+        factor = min(1.0, plan.warmup_limit_s / at_s)
     primers_s: tuple[dict[int, float], ...] = tuple({} for _ in openings)
     for (_, lane, i), due_s in zip(leads, sent_s, strict=True):
         primers_s[-lane][-i] = due_s * factor

@@ -46,7 +46,9 @@ class Plan:
         warmup_calls: So many calls of each lane's first session are sent with an output of one
             token, to fill the server's cache, before anything is measured.
         warmup_s: So long ordinary calls are sent before the window opens.
-        warmup_limit_s: The calls of one token may take no longer than this; None for no limit.
+        warmup_limit_s: The primers among them are sent within this time, and when none of them all
+            has ended for as long after that, they are waited for no longer; None: they take as
+            long as recorded, and ten minutes are waited.
         drain_s: How long answers in flight at the end may still take.
         arrivals: Each lane plays one session, from the session's own recorded arrival on.
         first_token_s: A call without a token after this long has failed; None for no limit.

@@ -34,6 +34,9 @@ LONGEST_BACKOFF_S = 30.0
 LOOK_AHEAD_NS = 20_000_000
 """A body is made this long before it is due: early enough to be ready, too late to pile up."""
 
+STALLED_WARMUP_S = 600.0
+"""Without a limit of the plan, so long is waited for another end of a call of the warm-up."""
+
 FAILURE_LIMIT_CALLS = 20
 """Fewer measured calls say nothing about the share that fails (`Plan.failure_limit`)."""
 
@@ -92,6 +95,7 @@ class Replay:
         self._unended = self._drawing = 0
         self._idle_since_ns = 0
         self._moved_back = self._warmup_cut = 0
+        self._progress_ns = 0  # when a call of the warm-up ended last, its primers being due before
         self._waits: set[anyio.CancelScope] = set()
         self._drain = anyio.CancelScope()
 
@@ -186,7 +190,7 @@ class Replay:
             for lane in lanes:
                 group.start_soon(self._lane, lane)
             if self.plan.warms_up:
-                group.start_soon(self._limit_warmup, self._clock())
+                group.start_soon(self._limit_warmup, lanes)
 
     async def _open(self, lanes: Sequence[_Lane]) -> None:
         """Draw the first session of every lane, and plan the warm-up of all together."""
@@ -208,12 +212,14 @@ class Replay:
         if not self.warmup_left:
             self._hand_over()
 
-    async def _limit_warmup(self, from_ns: int) -> None:
-        """Measure when the warm-up's time is over, whatever is left of it."""
-        if (limit_s := self.plan.warmup_limit_s) is not None:
-            until_ns = from_ns + round(limit_s * 1e9)
+    async def _limit_warmup(self, lanes: Sequence[_Lane]) -> None:
+        """Measure when nothing of the warm-up has ended for too long, whatever is left of it."""
+        limit_s = self.plan.warmup_limit_s or STALLED_WARMUP_S
+        self._progress_ns = max((lane.opened_ns for lane in lanes), default=0)
+        while not self._begun.is_set():
+            until_ns = self._progress_ns + round(limit_s * 1e9)
             await self._until(_at(until_ns), self._waits, self._begun.is_set)
-            if not self._begun.is_set():
+            if not self._begun.is_set() and self._progress_ns + limit_s * 1e9 <= until_ns:
                 self._warmup_cut = self.warmup_left + self._unended
                 self._hand_over()
 
@@ -287,7 +293,7 @@ class Replay:
         plan goes on.
         """
         waits, budget = self._plays[play], lane.budget
-        failed = False
+        failed = running = False
 
         def over() -> bool:
             return failed and self.plan.on_error != "continue"
@@ -298,7 +304,8 @@ class Replay:
         def ended(i: int) -> None:
             """Note the end of a call that others may wait for."""
             for freed in play.end(i, self._clock()):
-                calls.start_soon(call, freed)
+                if running:
+                    calls.start_soon(call, freed)
 
         async def call(i: int) -> None:
             nonlocal failed
@@ -327,6 +334,7 @@ class Replay:
                 await self._begun.wait()
             else:
                 play.begin(self._clock())
+            running = True
             for i in play.waiting:
                 calls.start_soon(call, i)
             self._look_for_idle(play)
@@ -349,6 +357,7 @@ class Replay:
             succeeded = await self._send(play, i, request, body, self._waits, lambda: False)
             if not succeeded and not request.agent:
                 self.stop("warmup_failed", GIVE_UP_DRAIN_S)
+            self._progress_ns = max(self._progress_ns, self._clock())
             ended(i)
             self._end_flight(play)
 
