@@ -196,7 +196,7 @@ class Replay:
         """Draw the first session of every lane, and plan the warm-up of all together."""
         openings = []
         for lane in lanes:
-            drawn = await self._next_session(lane)
+            drawn = None if lane.budget.spent else await self._next_session(lane)
             if drawn is not None:
                 visit, session = drawn
                 opened = opening(self.plan, lane.number, session)
@@ -293,7 +293,7 @@ class Replay:
         plan goes on.
         """
         waits, budget = self._plays[play], lane.budget
-        failed = running = False
+        failed = begun = False
 
         def over() -> bool:
             return failed and self.plan.on_error != "continue"
@@ -303,9 +303,10 @@ class Replay:
 
         def ended(i: int) -> None:
             """Note the end of a call that others may wait for."""
-            for freed in play.end(i, self._clock()):
-                if running:
-                    calls.start_soon(call, freed)
+            freed = play.end(i, self._clock())
+            if begun:  # those that a warm-up's end has freed before are among all that wait
+                for each in freed:
+                    calls.start_soon(call, each)
 
         async def call(i: int) -> None:
             nonlocal failed
@@ -334,7 +335,7 @@ class Replay:
                 await self._begun.wait()
             else:
                 play.begin(self._clock())
-            running = True
+            begun = True
             for i in play.waiting:
                 calls.start_soon(call, i)
             self._look_for_idle(play)

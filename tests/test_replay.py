@@ -99,6 +99,37 @@ def test_slow_answers_never_add_calls_in_flight_to_recorded_sessions(factor: int
     assert stretched(weka_sessions(), FOREVER, factor) <= EXCEPTIONS
 
 
+def answered_at_once(sessions: Sequence[Session]) -> Stream:
+    """Answers each call after its recorded duration, those of the warm-up at once."""
+    recorded = oracle(sessions)
+
+    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+        if not request.warmup:
+            return await recorded(request, body, sink)
+        sink(virtual.clock(), ANSWER)
+        return Reply(200, "text/event-stream", b"")
+
+    return stream
+
+
+def test_what_the_last_answer_of_a_warmup_frees_is_sent_once() -> None:
+    """A warm-up that ends at the moment of handing over frees its followers, each once."""
+    sessions, plan = [chain(0, 3)], changed(FOREVER, warmup_calls=1)
+    records = replay(plan, sessions, answered_at_once(sessions)).records
+    assert [(record.request.call, record.request.warmup) for record in records] == [
+        (0, True), (1, False), (2, False),
+    ]  # fmt: skip
+
+
+def test_a_lane_without_requests_has_no_warmup() -> None:
+    """Where there are more users than requests, nobody waits for the warm-up of the rest."""
+    sessions, plan = [chain(0, 3)], changed(FOREVER, users=2, sessions=None, requests=1)
+    records = replay(changed(plan, warmup_calls=1), sessions, answered_at_once(sessions)).records
+    assert [(record.request.lane, record.request.warmup) for record in records] == [
+        (0, True), (0, False),
+    ]  # fmt: skip
+
+
 @needs_shared
 def test_recorded_order_has_no_exceptions() -> None:
     """In recorded order nothing overtakes, so no session exceeds its recorded concurrency."""
