@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import TypeAlias
 
 import anyio
 
@@ -36,6 +37,10 @@ LOOK_AHEAD_NS = 20_000_000
 
 STALLED_WARMUP_S = 600.0
 """Without a limit of the plan, so long is waited for another end of a call of the warm-up."""
+
+_Waits: TypeAlias = dict[anyio.CancelScope, None]
+"""What waits, in the order in which it began to: so are they woken, and a run in virtual time
+takes the same course every time, as it would not with a set."""
 
 FAILURE_LIMIT_CALLS = 20
 """Fewer measured calls say nothing about the share that fails (`Plan.failure_limit`)."""
@@ -91,12 +96,12 @@ class Replay:
         self._succeeded = self._failed = 0
         self._ended_measured = self._failed_measured = 0
         self._sent = Sent(plan)
-        self._plays: dict[Play, set[anyio.CancelScope]] = {}  # with what waits in each
+        self._plays: dict[Play, _Waits] = {}  # with what waits in each
         self._unended = self._drawing = 0
         self._idle_since_ns = 0
         self._moved_back = self._warmup_cut = 0
         self._progress_ns = 0  # when a call of the warm-up ended last, its primers being due before
-        self._waits: set[anyio.CancelScope] = set()
+        self._waits: _Waits = {}
         self._drain = anyio.CancelScope()
 
     async def run(self) -> Ending:
@@ -155,7 +160,7 @@ class Replay:
     async def _until(
         self,
         due_ns: Callable[[], int],
-        waits: set[anyio.CancelScope],
+        waits: _Waits,
         over: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Wait for an instant of the clock, which may be moved; False where the run or what is
@@ -171,11 +176,10 @@ class Replay:
         """
         while self._reason is None and not over() and (left_ns := due_ns() - self._clock()) > 0:
             with anyio.CancelScope() as scope:
-                waits.add(scope)
-                self._waits.add(scope)
+                waits[scope] = self._waits[scope] = None
                 await anyio.sleep(left_ns / 1e9)
-            waits.discard(scope)
-            self._waits.discard(scope)
+            waits.pop(scope)
+            self._waits.pop(scope, None)  # they may be the same
         if self._end_ns is not None and self._clock() >= self._end_ns:
             self.stop("duration", self.plan.drain_s)
         return self._reason is None and not over()
@@ -283,7 +287,7 @@ class Replay:
 
     def _play_of(self, visit: Visit, session: Session, opened: Opening | None = None) -> Play:
         play = Play(self.plan, visit, session, self._dialect, self._sent, opened)
-        self._plays[play] = set()
+        self._plays[play] = {}
         return play
 
     async def _play(self, play: Play, lane: _Lane) -> bool:
@@ -399,7 +403,7 @@ class Replay:
         i: int,
         request: Request,
         body: bytes,
-        waits: set[anyio.CancelScope],
+        waits: _Waits,
         over: Callable[[], bool],
     ) -> bool:
         """Send one call, again where the server is busy; whether it succeeded."""
@@ -466,7 +470,7 @@ def _at(at_ns: int) -> Callable[[], int]:
     return lambda: at_ns
 
 
-def _wake(waits: set[anyio.CancelScope]) -> None:
+def _wake(waits: _Waits) -> None:
     """Let everything that waits look again at what it waits for."""
     for wait in list(waits):
         wait.cancel()

@@ -296,6 +296,15 @@ def test_the_same_plan_gives_the_same_run() -> None:
     assert replay(plan, sessions, oracle(sessions)) == first
 
 
+def test_what_waits_is_woken_in_order() -> None:
+    """So they do where all that waits is woken at once and only some of it may still be sent."""
+    sessions = bundled()[:2]
+    plan = Plan(users=9, requests=23, timing="recorded", order="recorded", max_idle_s=0.0)
+    plan = changed(plan, start=(0.5, 0.5), warmup_calls=20)
+    first, *others = (replay(plan, sessions, answered_at_once(sessions)) for _ in range(8))
+    assert others == [first] * 7
+
+
 def test_plays_of_one_session_share_its_system_prompt_only() -> None:
     """The second play's first prompt repeats the system message and nothing else."""
     session = Session("s", None, link([call(0, 1, isl=1280, system=640)], 64), 64, "")
