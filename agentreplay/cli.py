@@ -196,6 +196,7 @@ def cli() -> None:
     help="Change a limit of the verdict, as error_rate=5% or loop_late_max_s=500ms.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/TIME]")
+@options.EXPORT
 @click.option("--dry-run", is_flag=True, help="Send nothing: say what would be sent.")
 @click.option(
     "--prices",
@@ -228,6 +229,7 @@ def run(
     seed: int,
     allow: tuple[str, ...],
     out: Path | None,
+    exports: tuple[str, ...],
     dry_run: bool,
     prices: dict[str, float] | None,
     as_json: bool,
@@ -289,6 +291,7 @@ def run(
         profile=profile,
         limits=limits,
         show=partial(LiveView, plan),
+        exports=exports,
     )
     result = anyio.run(replayed, backend_options=LOOP)
     _show(result, as_json)
@@ -322,12 +325,13 @@ def probe(url: str, as_json: bool, **address: Any) -> None:
 
 @cli.command()
 @click.argument("directory", type=click.Path(path_type=Path))
+@options.EXPORT
 @options.JSON
-def report(directory: Path, as_json: bool) -> None:
+def report(directory: Path, exports: tuple[str, ...], as_json: bool) -> None:
     """Compute the report of a run in DIRECTORY again from its records."""
     from agentreplay.run import conclude
 
-    _show(conclude(directory), as_json)
+    _show(conclude(directory, exports=exports), as_json)
 
 
 @cli.command()

@@ -93,6 +93,13 @@ def prices(
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+EXPORT = click.option(
+    "--export",
+    "exports",
+    multiple=True,
+    type=click.Choice(["inferencex", "aiperf"]),
+    help="Write the run as AIPerf does into the run directory, for InferenceX's or other tools.",
+)
 SEED = click.option("--seed", type=int, default=42, show_default=True, help="Of --sample.")
 
 TRACES = (

@@ -107,6 +107,11 @@ class Plan:
         return self.start is not None or self.warmup_calls > 0
 
     @property
+    def run_id(self) -> str:
+        """What a run of the plan is called in the names of its plays and requests."""
+        return f"{self.salt:x}"
+
+    @property
     def lead_s(self) -> float:
         """How long ordinary calls are sent before the window opens."""
         return max(self.ramp_s, self.warmup_s)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -46,9 +47,10 @@ from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan, first_sessions
 from agentreplay.replay import NO_SUCCESS_CALLS, Replay
+from agentreplay.report.aiperf import Export
 from agentreplay.report.value import summary_value
 from agentreplay.sim.server import embedded
-from agentreplay.store import Run, RunWriter, read_run, write_summary
+from agentreplay.store import Run, RunWriter, read_run, write_export, write_summary
 from agentreplay.trace.draw import Draws
 from agentreplay.trace.load import TraceSet, content_hash
 
@@ -120,6 +122,7 @@ async def run_plan(
     profile: str = "demo",
     limits: Limits | None = None,
     show: Show | None = None,
+    exports: Iterable[str] = (),
 ) -> Result:
     """Replay *trace* as *plan* says, and leave a run directory at *out*.
 
@@ -131,19 +134,21 @@ async def run_plan(
         profile: The simulated server's profile.
         limits: Where the run stops being valid.
         show: Makes what looks on.
+        exports: What is written for other programs besides, by the names of `store.EXPORTS`.
 
     Raises:
         AgentReplayError: no session can be read, the directory can't be written, or the embedded
             server doesn't start.
     """
     try:
-        return await _run(trace, plan, out, endpoint, profile, limits or Limits(), show)
+        signal_number = await _run(trace, plan, out, endpoint, profile, limits or Limits(), show)
     except BaseExceptionGroup as group:
         # What came up beside other tasks is the user's to mend all the same.
         known = group.subgroup(AgentReplayError)
         if known is None:
             raise
         raise next(_leaves(known)) from None
+    return conclude(out, signal_number, exports)
 
 
 async def _run(
@@ -154,7 +159,8 @@ async def _run(
     profile: str,
     limits: Limits,
     show: Show | None,
-) -> Result:
+) -> int | None:
+    """Send it all and keep what comes; returns the signal that ended it, if one did."""
     allow_files(plan.users)
     raise_malloc_threshold()
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
@@ -190,7 +196,7 @@ async def _run(
                     before = await _read_counters(endpoint)
                     with show(manifest) if show else nullcontext() as view:
                         ending, health = await _replay(
-                            draws, plan, endpoint, known, writer, signals, view
+                            draws, plan, endpoint, known, writer, signals, manifest, view
                         )
                 with signals.anew():
                     if before is not None and endpoint is not None:
@@ -206,7 +212,7 @@ async def _run(
                 }
                 writer.end(ending, health, facts)
         beside.cancel_scope.cancel()
-    return conclude(out, signals.first)
+    return signals.first
 
 
 def _look_through(trace: TraceSet) -> None:
@@ -222,12 +228,15 @@ def _look_through(trace: TraceSet) -> None:
         raise TraceError(trace.nothing())
 
 
-def conclude(path: Path, signal_number: int | None = None) -> Result:
-    """Compute the summary of a run directory, and write it there."""
+def conclude(path: Path, signal_number: int | None = None, exports: Iterable[str] = ()) -> Result:
+    """Compute the summary of a run directory, and write it there, and *exports* beside it."""
     read = read_run(path)
     summary = read.summary()
     value = summary_value(read.manifest, read.ending, read.facts, summary)
     write_summary(path, value)
+    for name in exports:
+        export = Export(read.plan, summary.window, read.manifest.get("origin_unix_ns"))
+        write_export(path, name, export.rows(read.records()), partial(export.aggregate, value))
     return Result(read, summary, value, signal_number)
 
 
@@ -259,9 +268,11 @@ async def _replay(
     known: Calibration,
     writer: RunWriter,
     signals: _Signals,
+    manifest: dict[str, Any],
     view: View | None,
 ) -> tuple[Ending, ClientHealth]:
-    origin_ns = time.monotonic_ns()
+    origin_ns, manifest["origin_unix_ns"] = time.monotonic_ns(), time.time_ns()
+    writer.describe(manifest)
 
     def clock() -> int:
         return time.monotonic_ns() - origin_ns
@@ -289,7 +300,7 @@ async def _replay(
             len(draws.trace),
             draws.draw,
             known.dialect,
-            http_stream(client, endpoint, clock, f"{plan.salt:x}"),
+            http_stream(client, endpoint, clock, plan.run_id),
             clock,
             on_record,
             # Where the first requests failed already, one more is enough to show how.

@@ -4,13 +4,15 @@
     records.jsonl  one Record a line, as they come
     end.json       how it ended, and how the client kept up
     summary.json   what it came to; can be made again from the others
+    aiperf_artifacts/, aiperf/
+                   the same for other programs, where it is asked for
 
 A run that was killed has no end.json, and its last line may be cut off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +27,9 @@ from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
 
 VERSION = 1
+
+EXPORTS = {"inferencex": "aiperf_artifacts", "aiperf": "aiperf"}
+"""Folders of what is written for other programs, each of which looks for files of fixed names."""
 
 _MANIFEST, _RECORDS, _END, _SUMMARY = "run.json", "records.jsonl", "end.json", "summary.json"
 
@@ -170,6 +175,30 @@ def read_run(path: Path) -> Run:
 def write_summary(path: Path, value: Mapping[str, Any]) -> None:
     """Write summary.json into a run directory."""
     _write(path / _SUMMARY, value)
+
+
+def write_export(
+    path: Path,
+    name: str,
+    rows: Iterable[Mapping[str, Any]],
+    aggregate: Callable[[], Mapping[str, Any]],
+) -> None:
+    """Write an export into a run directory.
+
+    Args:
+        path: The run directory.
+        name: Which of `EXPORTS`.
+        rows: One for each request.
+        aggregate: What stands beside them; asked for after the last row.
+    """
+    folder = path / EXPORTS[name]
+    folder.mkdir(exist_ok=True)
+    draft = folder / "rows.tmp"
+    with draft.open("wb", buffering=1 << 20) as file:
+        for row in rows:
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+    draft.replace(folder / "profile_export.jsonl")
+    _write(folder / "profile_export_aiperf.json", aggregate())
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

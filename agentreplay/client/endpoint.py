@@ -228,8 +228,8 @@ def http_stream(
     """
 
     async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
-        session = f"{run}-{request.lane}-{request.visit}"
-        headers = {REQUEST_HEADER: f"{session}-{request.call}"}
+        session = request.play_id(run)
+        headers = {REQUEST_HEADER: request.request_id(run)}
         if endpoint.session_header is not None:
             headers[endpoint.session_header] = session
         extensions: dict[str, Any] = {"sse_sink": sink}

@@ -253,12 +253,12 @@ class Collector:
             return
         not_ours_s = request.behind_s + request.busy_s
         self._keep("lag", (record.sent_ns - request.due_ns) / 1e9 - not_ours_s)
-        isl = input_tokens(record) if request.history == "live" else request.isl
-        self.counts["isl"] += isl
+        shared_blocks, blocks = trace_blocks(record)
+        self.counts["isl"] += _prompt_tokens(record)
         self.counts["reuse"] += _reuse(record)
-        self.counts["blocks"] += isl // request.block
+        self.counts["blocks"] += blocks
         self.counts["reuse_blocks"] += _reuse(record) // request.block
-        self.counts["shared_blocks"] += request.shared // request.block
+        self.counts["shared_blocks"] += shared_blocks
         if error is None:
             self._add_success(record)
 
@@ -286,8 +286,9 @@ class Collector:
         self._keep("osl", osl)
         if osl and latency_s > 0:
             self._keep("token_latency", latency_s / osl)
-        if osl and osl > 1 and not record.burst and last > first:
-            self._keep("tpot", (last - first) / 1e9 / (osl - 1))
+        if (per_token_s := tpot_s(record)) is not None:
+            assert osl is not None
+            self._keep("tpot", per_token_s)
             self.last_tpot_ns = max(last, self.last_tpot_ns or 0)
             n_first = record.chunk_tokens[0] if record.chunk_tokens else 1
             if osl > n_first:
@@ -314,8 +315,7 @@ class Collector:
                 self.counts["cached"] += record.cached
                 self.counts["cached_isl"] += record.isl
                 self.counts["cached_reuse"] += _reuse(record)
-                planned = record.isl if request.history == "live" else request.isl
-                self.counts["cached_planned"] += planned
+                self.counts["cached_planned"] += _prompt_tokens(record)
         if request.osl and not record.estimated and osl is not None:
             self._keep("osl_error", abs(osl - request.osl) / request.osl)
             self._keep("osl_bias", (osl - request.osl) / request.osl)
@@ -384,6 +384,26 @@ def _one_more(skips: tuple[int, float], skip_s: float) -> tuple[int, float]:
 def input_tokens(record: Record) -> int:
     """Input tokens as the server counted them, else as sent."""
     return record.request.isl + record.request.overlong if record.isl is None else record.isl
+
+
+def tpot_s(record: Record) -> float | None:
+    """Seconds that each token after the first took; None for a burst and below two tokens."""
+    osl, first, last = record.osl, record.first_token_ns, record.last_token_ns
+    if first is None or last is None or last <= first or record.burst or not osl or osl < 2:
+        return None
+    return (last - first) / 1e9 / (osl - 1)
+
+
+def trace_blocks(record: Record) -> tuple[int, int]:
+    """Blocks of a prompt that stood earlier in the recorded session, and all of it."""
+    request = record.request
+    return request.shared // request.block, _prompt_tokens(record) // request.block
+
+
+def _prompt_tokens(record: Record) -> int:
+    """The prompt that a share of reuse is of: as planned, where that is known beforehand."""
+    request = record.request
+    return input_tokens(record) if request.history == "live" else request.isl
 
 
 def _reuse(record: Record) -> int:

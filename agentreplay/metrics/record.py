@@ -71,6 +71,14 @@ class Request:
     tree_skip_s: float = 0.0
     idle_skip_s: float = 0.0
 
+    def play_id(self, run: str) -> str:
+        """The name of its play, which a server is told; no other play of the run *run* has it."""
+        return f"{run}-{self.lane}-{self.visit}"
+
+    def request_id(self, run: str) -> str:
+        """Its own name; a request that is sent again keeps it."""
+        return f"{self.play_id(run)}-{self.call}"
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
