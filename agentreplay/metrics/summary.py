@@ -314,7 +314,7 @@ def _metrics(
             "ttft": _covered(span, sums.last_ttft_ns),
             "tpot": _covered(span, sums.last_tpot_ns),
         },
-        "concurrency": _concurrency(sums, span),
+        "concurrency": _concurrency(sums, plan, span),
         "client": {
             "loop_late_share": health.loop_late_share if health else None,
             "loop_late_max": health.loop_late_max_s if health else None,
@@ -381,13 +381,19 @@ def _sessions(sums: Collector) -> dict[str, int]:
     }
 
 
-def _concurrency(sums: Collector, span: Window) -> dict[str, float | int | None]:
+def _concurrency(sums: Collector, plan: Plan, span: Window) -> dict[str, float | int | None]:
     """Means are over time. A lane is live from its session's first call to its last answer; from
     the opening of the window on, where its session was put into the middle."""
+
+    def over(visit: Visited) -> bool:
+        """Nothing more of it was to come."""
+        ends = plan.on_error != "continue" and visit.failed > 0
+        return ends or visit.sent == visit.calls
+
     lanes = [
         (
             span.open_ns if key in sums.warmed else visit.first_ns,
-            visit.last_ns if visit.failed or visit.whole else span.close_ns,
+            visit.last_ns if over(visit) else span.close_ns,
         )
         for key, visit in sums.visits.items()
     ]
