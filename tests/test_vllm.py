@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from command import agentreplay
+from command import BUSY_MACHINE, agentreplay
 from shared_data import SHARED, WEKA
 
 from agentreplay.metrics.record import Record
@@ -209,3 +209,37 @@ def test_calls_of_a_play_find_what_they_share(
     found = [(r.request.shared, r.cached or 0) for play in plays for r in play if r.request.shared]
     assert len(found) > 1
     assert [(shared, cached) for shared, cached in found if abs(shared - cached) > BLOCK] == []
+
+
+@pytest.fixture(scope="module")
+def spread(url: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Three users whose first sessions begin in their middle, after a warm-up."""
+    out = tmp_path_factory.mktemp("spread") / "run"
+    ended = agentreplay(
+        "run", LAPTOP, "--url", url, "--users", "3", "--start", "spread:25%-75%",
+        "--warmup-calls", "1", "--warmup-limit", "5s", "--max-gap", "1s", "--duration", "20s",
+        "--order", "recorded", "--out", out, *BUSY_MACHINE,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return read_run(out)
+
+
+def test_the_first_measured_calls_find_what_the_warm_up_sent(spread: Run) -> None:
+    """Whatever a first session's first call shares with a call of the warm-up is in the cache."""
+    records = sorted(spread.records(), key=lambda record: record.sent_ns)
+    warm = [record for record in records if record.request.warmup]
+    first = {r.request.lane: r for r in reversed(records) if not r.request.warmup}
+    assert {record.request.lane for record in warm} == set(first) == {0, 1, 2}
+    for record in first.values():
+        assert record.request.reuse > BLOCK
+        assert record.cached is not None
+        assert record.cached >= record.request.reuse - BLOCK
+
+
+def test_the_warm_up_asks_for_one_token_and_is_not_measured(spread: Run) -> None:
+    """Every call of the warm-up has one token, and none of them counts as attempted."""
+    warm = [record for record in spread.records() if record.request.warmup]
+    assert {record.osl for record in warm} == {1}
+    requests = spread.summary().metrics["requests"]
+    assert requests["warmup"] == len(warm)
+    assert requests["attempted"] == len(list(spread.records())) - len(warm)
