@@ -1,16 +1,33 @@
-"""What a plan would send, and how long that takes at the recorded speed. Pure."""
+"""What a plan would send, and how long that takes at the recorded speed.
+
+The scheduler itself runs, in virtual time, against a server that takes as long for each call as
+was recorded: there is no second account of its rules that could differ. Nothing is sent, and no
+text is made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import inf
 
-from agentreplay import plan as planning
+import anyio
+
+from agentreplay.client.stream import Reply, Sink
 from agentreplay.errors import TraceError
-from agentreplay.plan import Plan, Visit
+from agentreplay.metrics.record import Record, Request
+from agentreplay.plan import Plan
+from agentreplay.play import Dialect
+from agentreplay.prompt.messages import Template
+from agentreplay.replay import Replay
+from agentreplay.sim import virtual
 from agentreplay.trace.model import Session
-from agentreplay.trace.prefix import Sends, Sent
-from agentreplay.trace.structure import in_order
+
+_DIALECT = Dialect("", Template(), {}, text=False)
+
+_ANSWER = (
+    b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +43,22 @@ class Prices:
 class Forecast:
     """What a run will send if every call takes as long as it did in the recording.
 
+    Calls of the warm-up, whose output is one token, are answered at once, and counted apart.
+
     Attributes:
-        plays: Plays of sessions that begin.
+        plays: Plays of sessions of which anything is sent.
         sessions: Different sessions among them.
-        calls: Calls sent.
+        calls: Calls sent, but for those of the warm-up.
         input_tokens: Their prompts, cached tokens included.
         cached_tokens: Of these, what an endless cache would hold by then, in whole blocks.
         output_tokens: Output asked for.
-        largest_prompt: Input tokens of the largest prompt.
+        warmup_calls: Calls of the warm-up.
+        warmup_tokens: Their prompts, cached tokens included.
+        warmup_cached_tokens: Of these, what an endless cache would hold by then.
+        warmup_sent_s: From the start until the last of them is sent; None without any.
+        tree_skip_s: Idle time of sessions that is skipped, all sessions added up.
+        idle_skip_s: Idle time of all together that is skipped.
+        largest_prompt: Input tokens of the largest prompt, the warm-up's included.
         seconds: From the start to the last recorded end; None where no call is sent.
     """
 
@@ -43,24 +68,78 @@ class Forecast:
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    warmup_calls: int
+    warmup_tokens: int
+    warmup_cached_tokens: int
+    warmup_sent_s: float | None
+    tree_skip_s: float
+    idle_skip_s: float
     largest_prompt: int
     seconds: float | None
 
     def dollars(self, prices: Prices) -> float:
-        """What it costs."""
-        fresh = self.input_tokens - self.cached_tokens
-        tokens = (
-            fresh * prices.input
-            + self.cached_tokens * prices.cached
-            + self.output_tokens * prices.output
-        )
+        """What it costs, the warm-up included."""
+        cached = self.cached_tokens + self.warmup_cached_tokens
+        fresh = self.input_tokens + self.warmup_tokens - cached
+        output = self.output_tokens + self.warmup_calls
+        tokens = fresh * prices.input + cached * prices.cached + output * prices.output
         return tokens / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class _Playing:
-    session: Session
-    visit: Visit
+@dataclass(slots=True)
+class _Tally:
+    """Requests so far, of the warm-up or all others."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    largest_prompt: int = 0
+    tree_skip_s: float = 0.0
+    idle_skip_s: float = 0.0
+    sent_ns: int = 0
+    done_ns: int = 0
+
+    def add(self, record: Record) -> None:
+        request = record.request
+        self.calls += 1
+        self.input_tokens += request.isl
+        self.cached_tokens += request.reuse
+        self.output_tokens += max(1, request.osl)
+        self.largest_prompt = max(self.largest_prompt, request.isl)
+        self.tree_skip_s += request.tree_skip_s
+        self.idle_skip_s += request.idle_skip_s
+        self.sent_ns = max(self.sent_ns, record.sent_ns)
+        self.done_ns = max(self.done_ns, record.done_ns)
+
+
+@dataclass(slots=True)
+class _Recording:
+    """The sessions as a run draws them, and as a server that keeps to the recorded times."""
+
+    plan: Plan
+    sessions: int
+    read: Callable[[int], Session]
+    took_s: dict[int, list[float]] = field(default_factory=dict)
+    drawn_ns: int = -1
+    drawn: int = 0  # at that instant
+
+    async def draw(self, index: int) -> Session:
+        now_ns = virtual.clock()
+        self.drawn = self.drawn + 1 if now_ns == self.drawn_ns else 1
+        self.drawn_ns = now_ns
+        limited = self.plan.sessions is not None or self.plan.requests is not None
+        if self.drawn > self.plan.users * self.sessions and not limited:
+            raise TraceError("a lane has played all sessions in no time, and would do so for ever")
+        session = self.read(index)
+        self.took_s[index] = [call.end_s - call.start_s for call in session.calls]
+        return session
+
+    async def answer(self, request: Request, body: bytes, sink: Sink) -> Reply:
+        if not request.warmup:
+            await anyio.sleep(self.took_s[request.index][request.call])
+        sink(virtual.clock(), _ANSWER)
+        return Reply(200, "text/event-stream", b"")
 
 
 def forecast(plan: Plan, sessions: int, draw: Callable[[int], Session]) -> Forecast:
@@ -71,84 +150,36 @@ def forecast(plan: Plan, sessions: int, draw: Callable[[int], Session]) -> Forec
         sessions: How many sessions the trace has.
         draw: Reads a session by its index; raises `TraceError` where it can't be read.
     """
-    sends: list[tuple[float, int, int, _Playing]] = []
-    plays, played, last_s = 0, set[int](), 0.0
-    for lane in range(plan.users):
-        clock_s = planning.lane_start_s(plan, lane)
-        left = planning.lane_requests(plan, lane)
-        idle = 0  # visits on end that took no time
-        for visit in planning.visits(plan, lane, sessions):
-            if _over(plan, clock_s) or left == 0 or idle == sessions:
-                break
-            idle += 1
-            try:
-                session = draw(visit.session)
-            except TraceError:
-                continue
-            if plan.arrivals:
-                clock_s = max(clock_s, (session.start_s or 0.0) / plan.speed)
-            session = in_order(session, plan.order)
-            playing = _Playing(session, visit)
-            due, late = _due(plan, session, clock_s)
-            sent = due[:left]
-            if sent:
-                plays += 1
-                played.add(visit.session)
-            sends += [(due_s, visit.place, i, playing) for due_s, _, i in sent]
-            ended_s = max((end_s for _, end_s, _ in sent), default=clock_s)
-            if ended_s > clock_s:
-                idle, clock_s = 0, ended_s
-                last_s = max(last_s, clock_s)
-            if left is not None:
-                left -= len(sent)
-            if late:
-                break  # the lane waits for a call until the run is over
-    sends.sort(key=lambda send: send[:3])
-    calls = [playing.session.calls[i] for _, _, i, playing in sends]
+    # Answers come as a whole at their recorded end, so waiting for them has no limit.
+    plan = replace(plan, drain_s=inf, first_token_s=None, next_token_s=None)
+    recording = _Recording(plan, sessions, draw)
+    ordinary, warmup = _Tally(), _Tally()
+    plays, played = set[tuple[int, int]](), set[int]()
+
+    def count(record: Record) -> None:
+        request = record.request
+        plays.add((request.lane, request.visit))
+        played.add(request.index)
+        (warmup if request.warmup else ordinary).add(record)
+
+    async def run() -> None:
+        stream, clock = recording.answer, virtual.clock
+        await Replay(plan, sessions, recording.draw, _DIALECT, stream, clock, count).run()
+
+    virtual.run(run)
     return Forecast(
-        plays=plays,
+        plays=len(plays),
         sessions=len(played),
-        calls=len(calls),
-        input_tokens=sum(call.isl for call in calls),
-        cached_tokens=_cached(plan, sends),
-        output_tokens=sum(max(1, call.osl) for call in calls),
-        largest_prompt=max((call.isl for call in calls), default=0),
-        seconds=last_s if calls else None,
+        calls=ordinary.calls,
+        input_tokens=ordinary.input_tokens,
+        cached_tokens=ordinary.cached_tokens,
+        output_tokens=ordinary.output_tokens,
+        warmup_calls=warmup.calls,
+        warmup_tokens=warmup.input_tokens,
+        warmup_cached_tokens=warmup.cached_tokens,
+        warmup_sent_s=warmup.sent_ns / 1e9 if warmup.calls else None,
+        tree_skip_s=ordinary.tree_skip_s,
+        idle_skip_s=ordinary.idle_skip_s,
+        largest_prompt=max(ordinary.largest_prompt, warmup.largest_prompt),
+        seconds=max(ordinary.done_ns, warmup.done_ns) / 1e9 if plays else None,
     )
-
-
-def _over(plan: Plan, at_s: float) -> bool:
-    return plan.duration_s is not None and at_s >= plan.lead_s + plan.duration_s
-
-
-def _due(
-    plan: Plan, session: Session, begins_s: float
-) -> tuple[list[tuple[float, float, int]], bool]:
-    """When each call is due, when it ends, and which it is, in order; whether others come late."""
-    ends_s: dict[int, float] = {}
-    found, late = [], False
-    for i, call in enumerate(session.calls):
-        if any(j not in ends_s for j in call.after):
-            continue  # it waits for one that comes late
-        due_s = max((ends_s[j] for j in call.after), default=begins_s)
-        if plan.timing == "recorded":
-            due_s = max(due_s, begins_s + call.start_s / plan.speed)
-        else:
-            due_s += planning.gap_s(plan, call.gap_s)
-        if _over(plan, due_s):
-            late = True
-            continue
-        ends_s[i] = due_s + call.end_s - call.start_s
-        found.append((due_s, ends_s[i], i))
-    return sorted(found), late
-
-
-def _cached(plan: Plan, sends: list[tuple[float, int, int, _Playing]]) -> int:
-    sent = Sent(plan)
-    plays: dict[int, Sends] = {}
-    cached = 0
-    for _, place, i, playing in sends:
-        if place not in plays:
-            plays[place] = sent.play(playing.session, playing.visit)
-        cached += plays[place].send(i)
-    return cached

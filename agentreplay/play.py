@@ -37,6 +37,7 @@ class Dialect:
         api: The API it is asked by.
         limit: Name of the field that limits the output; None for the API's first.
         min_tokens: Whether the least output is asked for too.
+        text: Whether bodies are made; where nothing leaves the machine they are empty.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Dialect:
     api: Api = chat.API
     limit: str | None = None
     min_tokens: bool = False
+    text: bool = True
 
     @property
     def forces_output(self) -> bool:
@@ -127,13 +129,15 @@ class Play:
                 self._free.update(self._freed_by(i))
         session_key, visit_key = _keys(plan, visit, session)
         conversation = LiveConversation if plan.history == "live" else Conversation
-        self._conversation: LiveConversation | Conversation = conversation(
-            session,
-            dialect.template,
-            session_key=session_key,
-            visit_key=visit_key,
-            asked=asked,
-        )
+        self._conversation: LiveConversation | Conversation | None = None
+        if dialect.text:
+            self._conversation = conversation(
+                session,
+                dialect.template,
+                session_key=session_key,
+                visit_key=visit_key,
+                asked=asked,
+            )
         self._made: dict[int, _Made] = {}
         self._skipped_ns: dict[int, tuple[int, int]] = {}
         self._sends = (sent or Sent(plan)).play(session, visit)
@@ -243,6 +247,9 @@ class Play:
 
     def body(self, i: int, *, warmup: bool = False) -> bytes:
         """The bytes of call *i*; to be asked for once."""
+        if self._conversation is None:
+            self._made[i] = _Made(0, "recorded", None)
+            return b""
         prompt = self._conversation.prompt(i)
         self._made[i] = _made(prompt)
         max_tokens = 1 if warmup else max(1, self._session.calls[i].osl)
