@@ -63,7 +63,8 @@ class Replay:
         in_flight: Requests sent and not ended.
         live_lanes: Lanes that have not run out of work.
         opened_ns: When the window opens; None while that isn't known.
-        warmup_left: Calls of the warm-up that have not been sent.
+        warmup_total: Calls of one token that the warm-up has.
+        warmup_left: Those of them that have not been sent.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Replay:
         self.in_flight = 0
         self.live_lanes = plan.users
         self.opened_ns: int | None = None
-        self.warmup_left = 0
+        self.warmup_total = self.warmup_left = 0
         self._sessions = sessions
         self._draw = draw
         self._dialect = dialect
@@ -207,7 +208,8 @@ class Replay:
                 openings.append((session, opened))
                 lane.play = self._play_of(visit, session, opened)
                 self._moved_back += opened.moved_back
-        self.warmup_left = sum(opened.calls for _, opened in openings)
+        self.warmup_total = sum(opened.calls for _, opened in openings)
+        self.warmup_left = self.warmup_total
         table, now_ns = timetable(self.plan, openings), self._clock()
         warmed = [lane for lane in lanes if lane.play is not None]
         for lane, primers_s in zip(warmed, table.primers_s, strict=True):

@@ -413,7 +413,7 @@ def kept_and_read(records: list[Record]) -> None:
         value = conclude(path).value
         stored = orjson.loads((path / "summary.json").read_bytes())
     assert stored["metrics"] == value["metrics"], "the summary is no JSON"
-    assert line(tally, CLOSED_NS, None, 1, 0).isprintable(), "the live line can't be printed"
+    assert line(tally, CLOSED_NS, "1 s", 1, 0).isprintable(), "the live line can't be printed"
 
 
 async def fuzz(seeds: range) -> Found:

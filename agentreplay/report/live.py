@@ -1,7 +1,7 @@
 """What a run shows while it goes: one line of the figures that tell whether to wait. I/O.
 
-`Tally` takes the records as they come and keeps a few numbers of each, `line` puts them in words,
-and `LiveView` keeps the line on the screen.
+`Tally` takes the records as they come and keeps a few numbers of each, `progress` and `line` put
+things in words, and `LiveView` keeps the line on the screen.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Tally:
         self._ttft_s = _Running(50)
 
     def take(self, record: Record) -> None:
-        """Count a record."""
+        """Count a record; of one of the warm-up only a failure."""
         if record.retry_s is not None:
             self.busy += 1
             return
@@ -79,6 +79,8 @@ class Tally:
             if record.error.kind != "cancelled":
                 self.failures[record.error.kind] += 1
                 self.last_failure = record.error.message
+            return
+        if record.request.warmup:
             return
         self.succeeded += 1
         first, last, osl = record.first_token_ns, record.last_token_ns, record.osl or 0
@@ -111,18 +113,41 @@ class Tally:
         return self._ttft_s.percentile()
 
 
-def line(tally: Tally, now_ns: int, duration_s: float | None, lanes: int, in_flight: int) -> str:
-    """The figures of this moment."""
-    elapsed_s = now_ns / 1e9
+def progress(
+    now_ns: int,
+    opened_ns: int | None,
+    duration_s: float | None,
+    warmup_left: int = 0,
+    warmup_total: int = 0,
+) -> str:
+    """How far a run is. Its duration counts from the opening of the window.
+
+    Args:
+        now_ns: Time since the start of the run.
+        opened_ns: When the window opens; None while that isn't known.
+        duration_s: How long is measured; None for no limit.
+        warmup_left: Calls of one token that have not been sent.
+        warmup_total: How many there are.
+    """
+    if opened_ns is None and not warmup_total:
+        return "starting"
+    if opened_ns is None:
+        return f"warming up {now_ns / 1e9:.0f} s · {warmup_left} of {warmup_total} calls left"
+    elapsed_s = (now_ns - opened_ns) / 1e9
+    if elapsed_s < 0:
+        return f"the window opens in {-elapsed_s:.0f} s"
     if duration_s is None:
-        time = as_duration(round(elapsed_s))
-    elif elapsed_s <= duration_s:
-        time = f"{elapsed_s:.0f}/{duration_s:.0f} s"
-    else:
-        time = f"draining {elapsed_s - duration_s:.0f} s"
+        return as_duration(round(elapsed_s))
+    if elapsed_s <= duration_s:
+        return f"{elapsed_s:.0f}/{duration_s:.0f} s"
+    return f"draining {elapsed_s - duration_s:.0f} s"
+
+
+def line(tally: Tally, now_ns: int, how_far: str, lanes: int, in_flight: int) -> str:
+    """The figures of this moment; *how_far* is what `progress` says."""
     total, output = tally.rates(now_ns)
     parts = [
-        time,
+        how_far,
         f"{lanes} users",
         f"{in_flight} in flight",
         f"{tally.succeeded} done",
@@ -182,9 +207,14 @@ class LiveView:
             self._tally.take(record)
         elif self._live or now_ns >= self._next_ns:
             self._next_ns += PLAIN_LINE_NS
-            shown = line(
-                self._tally, now_ns, self._plan.duration_s, replay.live_lanes, replay.in_flight
+            how_far = progress(
+                now_ns,
+                replay.opened_ns,
+                self._plan.duration_s,
+                replay.warmup_left,
+                replay.warmup_total,
             )
+            shown = line(self._tally, now_ns, how_far, replay.live_lanes, replay.in_flight)
             if self._live:
                 self._live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
             else:
