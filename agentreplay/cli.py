@@ -20,6 +20,7 @@ import click
 
 from agentreplay import options
 from agentreplay.errors import EXIT_SIGNALLED, EXIT_UNUSABLE, AgentReplayError
+from agentreplay.scenario import SCENARIOS, Scenario
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,6 +80,18 @@ def cli() -> None:
     help="Profile of the simulated server.",
 )
 @click.option(
+    "--scenario",
+    type=click.Choice(list(SCENARIOS)),
+    callback=options.scenario,
+    is_eager=True,
+    help="Rules of a published benchmark; `agentreplay scenarios` shows them.",
+)
+@click.option(
+    "--override",
+    is_flag=True,
+    help="Contradict the scenario: the run goes on, and its verdict is invalid.",
+)
+@click.option(
     "--users",
     type=click.IntRange(1),
     help="Sessions that are live at once.  [default: 8; with --timing recorded, one a session]",
@@ -87,7 +100,8 @@ def cli() -> None:
     "--duration",
     callback=options.duration,
     metavar="DURATION",
-    help="Send for so long.  [default: 60s, without --sessions and --requests]",
+    help="Measure for so long, from the opening of the window.  [default: 60s, without --sessions "
+    "and --requests]",
 )
 @click.option("--requests", type=click.IntRange(1), help="Send at most so many requests.")
 @click.option("--sessions", type=click.IntRange(1), help="Play at most so many sessions.")
@@ -100,6 +114,36 @@ def cli() -> None:
     help="Start users spread over this.",
 )
 @click.option(
+    "--start",
+    callback=options.start,
+    metavar="START",
+    default="beginning",
+    show_default=True,
+    help="Where users' first sessions begin; 'spread' or 'spread:25%-75%': anywhere in that part "
+    "of their recorded time.",
+)
+@click.option(
+    "--warmup-calls",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Send so many first calls of each user with one token of output, unmeasured.",
+)
+@click.option(
+    "--warmup-duration",
+    callback=options.duration,
+    metavar="DURATION",
+    default="0s",
+    show_default=True,
+    help="Send ordinary calls for so long before the window opens.",
+)
+@click.option(
+    "--warmup-limit",
+    callback=options.duration,
+    metavar="DURATION",
+    help="Longest time for calls of one token.  [default: no limit]",
+)
+@click.option(
     "--timing",
     type=click.Choice(["think", "recorded", "none"]),
     default="think",
@@ -108,10 +152,11 @@ def cli() -> None:
 )
 @click.option(
     "--order",
-    type=click.Choice(["causal", "recorded"]),
+    type=click.Choice(["causal", "recorded", "serial"]),
     default="causal",
     show_default=True,
-    help="What a call waits for: its causes, or all that had ended in the recording.",
+    help="What a call waits for: its causes, all that had ended in the recording, or every call "
+    "of its session that began before.",
 )
 @click.option(
     "--speed",
@@ -127,6 +172,22 @@ def cli() -> None:
     default="10s",
     show_default=True,
     help="Longest gap waited with --timing think; 'none' for no limit.",
+)
+@click.option(
+    "--max-tree-idle",
+    callback=options.gap,
+    metavar="DURATION",
+    default="none",
+    show_default=True,
+    help="Longest time in which nothing of a session is in flight: then all of it moves forward.",
+)
+@click.option(
+    "--max-idle",
+    callback=options.gap,
+    metavar="DURATION",
+    default="none",
+    show_default=True,
+    help="Longest time in which nothing at all is in flight: then everything moves forward.",
 )
 @click.option(
     "--drain",
@@ -169,6 +230,21 @@ def cli() -> None:
     help="What a failed call ends: its session, nothing, or the run.",
 )
 @click.option(
+    "--failure-limit",
+    callback=options.share,
+    metavar="SHARE",
+    help="Stop when more than this share of 20 or more measured requests failed, as 10%.  "
+    "[default: no limit]",
+)
+@click.option(
+    "--share-system",
+    type=click.Choice(["session", "pass", "play"]),
+    default="session",
+    show_default=True,
+    help="Plays that have a session's tools and system prompt in common: all of it, those of one "
+    "pass over the set, or none.",
+)
+@click.option(
     "--history",
     type=click.Choice(["recorded", "live"]),
     default="recorded",
@@ -208,21 +284,31 @@ def cli() -> None:
 def run(
     no_calibrate: bool,
     profile: str,
+    scenario: Scenario | None,
+    override: bool,
     users: int | None,
     duration: float | None,
     requests: int | None,
     sessions: int | None,
     ramp: float,
+    start: tuple[float, float] | None,
+    warmup_calls: int,
+    warmup_duration: float,
+    warmup_limit: float | None,
     timing: str,
     order: str,
     speed: float,
     max_gap: float | None,
+    max_tree_idle: float | None,
+    max_idle: float | None,
     drain: float,
     connect_timeout: float,
     first_token_timeout: float | None,
     next_token_timeout: float | None,
     retry_busy: bool,
     on_error: str,
+    failure_limit: float | None,
+    share_system: str,
     history: str,
     fit: str,
     context: int | None,
@@ -248,12 +334,15 @@ def run(
     from agentreplay.run import run_plan
 
     endpoint = options.endpoint_of(**address, calibrate=not no_calibrate, connect_s=connect_timeout)
-    limits = options.limits_of(allow)
+    limits = options.limits_of(allow, scenario, duration)
     if history == "live" and address["api"] != "chat":
         raise AgentReplayError("--history live needs --api chat: it is spoken by that API only")
     if history == "live" and address["tool_messages"]:
         raise AgentReplayError("--history live and --tool-messages exclude each other")
     trace = options.loaded(seed=seed, **which)
+    overrides = options.overrides_of(click.get_current_context(), scenario, override, len(trace))
+    if scenario is not None and scenario.whole_passes and sessions is None:
+        sessions = len(trace)
     unlimited = sessions is None and requests is None
     plan = options.plan_of(
         trace,
@@ -262,20 +351,30 @@ def run(
         requests=requests,
         sessions=sessions,
         ramp_s=ramp,
+        start=start,
+        warmup_calls=warmup_calls,
+        warmup_s=warmup_duration,
+        warmup_limit_s=warmup_limit,
         timing=timing,
         order=order,
         speed=speed,
         max_gap_s=max_gap,
+        max_tree_idle_s=max_tree_idle,
+        max_idle_s=max_idle,
         drain_s=drain,
         first_token_s=first_token_timeout,
         next_token_s=next_token_timeout,
         on_error=on_error,
         retry_busy=retry_busy,
+        failure_limit=failure_limit,
+        share_system=share_system,
         history=history,
         fit=fit,
         context_tokens=context,
         seed=seed,
         salt=secrets.randbits(63),
+        scenario=scenario.title if scenario else None,
+        overrides=overrides,
     )
     if dry_run:
         _forecast(trace, plan, prices, as_json)
@@ -437,6 +536,24 @@ def _say(notes: Notes) -> None:
     for what, times in notes.items():
         if times:
             click.echo(f"{times} {what}", err=True)
+
+
+@cli.command()
+@click.argument("name", type=click.Choice(list(SCENARIOS)), required=False)
+@options.JSON
+def scenarios(name: str | None, as_json: bool) -> None:
+    """Show the rules of published benchmarks that `run --scenario NAME` keeps; or of one of them.
+
+    \b
+    agentreplay scenarios agentx
+    """
+    from agentreplay.report.scenarios import scenarios_report
+
+    found = [SCENARIOS[name]] if name else list(SCENARIOS.values())
+    if as_json:
+        _print_json({each.name: asdict(each) for each in found})
+    else:
+        _print(scenarios_report(found))
 
 
 @cli.command()

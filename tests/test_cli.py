@@ -183,6 +183,8 @@ def test_some_failures_make_a_run_invalid(trace: Path, tmp_path: Path) -> None:
     assert allowed.returncode == 0
 
 
+RECORDED = ("--timing", "recorded", "--users", "2")
+
 BAD: list[tuple[list[str], int, str]] = [
     (["run", "missing"], 2, "missing: no such file or folder"),
     (["run", "empty"], 2, "empty: no trace files"),
@@ -196,6 +198,18 @@ BAD: list[tuple[list[str], int, str]] = [
     (["run", "trace.jsonl", "--body", "[1]"], 2, "JSON object"),
     (["run", "trace.jsonl", "--allow", "luck=1"], 2, "no such limit"),
     (["run", "trace.jsonl", "--timing", "recorded"], 2, "give --users"),
+    (["run", "trace.jsonl", "--start", "middle"], 2, "write beginning, spread or spread:25%-75%"),
+    (["run", "trace.jsonl", "--start", "spread:75%-25%"], 2, "is no start"),
+    (["run", "trace.jsonl", "--start", "spread", "--ramp", "5s"], 2, "--ramp excludes"),
+    (["run", "trace.jsonl", "--warmup-calls", "2", "--ramp", "5s"], 2, "--ramp excludes"),
+    (["run", "trace.jsonl", "--start", "spread", *RECORDED], 2, "need --timing think or none"),
+    (["run", "trace.jsonl", "--warmup-limit", "5s"], 2, "needs --start spread or --warmup-calls"),
+    (["run", "trace.jsonl", "--max-idle", "5s", "--timing", "none"], 2, "need --timing think"),
+    (["run", "trace.jsonl", "--max-tree-idle", "5s", *RECORDED], 2, "need --timing think"),
+    (["run", "trace.jsonl", "--failure-limit", "120%"], 2, "is no share"),
+    (["run", "trace.jsonl", "--override"], 2, "--override needs --scenario"),
+    (["run", "trace.jsonl", "--scenario", "agenty"], 2, "--scenario"),
+    (["run", "trace.jsonl", "--scenario", "agentx", "--dry-run"], 2, "--dry-run can't foretell"),
     (["run"], 2, "PATHS"),
     (["inspect", "unknown.json"], 2, "no known trace format"),
     (["report", "empty"], 2, "no run directory"),

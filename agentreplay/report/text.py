@@ -351,11 +351,14 @@ def _remarks(value: dict[str, Any]) -> list[str]:
 
 def _verdict(value: dict[str, Any]) -> Text:
     verdict = value["verdict"]
-    if verdict["valid"]:
-        return Text("Verdict: valid", style="bold green")
-    text = Text("Verdict: invalid", style="bold red")
-    for reason in verdict["reasons"]:
-        text.append(f"\n  {reason['id']}: {reason['text']}", style="not bold")
+    text = Text("Verdict: valid", style="bold green")
+    if not verdict["valid"]:
+        text = Text("Verdict: invalid", style="bold red")
+        for reason in verdict["reasons"]:
+            text.append(f"\n  {reason['id']}: {reason['text']}", style="not bold")
+    if verdict["scenario"]:
+        traces = f"traces sha256 {verdict['trace_sha256'] or ABSENT}"
+        text.append(f"\n{verdict['scenario']} · {traces}", style="not bold default")
     return text
 
 

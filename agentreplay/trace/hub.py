@@ -32,6 +32,12 @@ def is_address(path: Path) -> bool:
     return str(path).startswith("hf:/")
 
 
+def is_pinned(path: Path) -> bool:
+    """Whether a path means a set on the hub as it was at a revision that it names."""
+    address = _ADDRESS.fullmatch(str(path))
+    return address is not None and address[2] is not None
+
+
 def published(path: Path) -> Published:
     """Fetch a published set, or find the copy of it that an earlier run has fetched.
 
