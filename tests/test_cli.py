@@ -209,7 +209,6 @@ BAD: list[tuple[list[str], int, str]] = [
     (["run", "trace.jsonl", "--failure-limit", "120%"], 2, "is no share"),
     (["run", "trace.jsonl", "--override"], 2, "--override needs --scenario"),
     (["run", "trace.jsonl", "--scenario", "agenty"], 2, "--scenario"),
-    (["run", "trace.jsonl", "--scenario", "agentx", "--dry-run"], 2, "--dry-run can't foretell"),
     (["run"], 2, "PATHS"),
     (["inspect", "unknown.json"], 2, "no known trace format"),
     (["report", "empty"], 2, "no run directory"),
