@@ -149,7 +149,7 @@ class Play:
     def _away_s(self, i: int) -> float:
         """How far the free call *i* is away from the moment at which the play begins."""
         if self._plan.timing == "recorded":
-            return self._session.calls[i].start_s / self._plan.speed
+            return (self._session.calls[i].start_s - self._reached_s) / self._plan.speed
         return planning.gap_s(self._plan, self._gap_s(i))
 
     def _gap_s(self, i: int) -> float:
@@ -167,9 +167,9 @@ class Play:
 
     def begin(self, at_ns: int, sooner_s: float = 0.0) -> None:
         """Begin at an instant, with every free call by *sooner_s* sooner than it is away."""
-        self._start_ns = at_ns
+        self._start_ns = at_ns - round(sooner_s * 1e9)
         for i in sorted(self._free):  # in this order they are sent where they are due together
-            self.waiting[i] = at_ns + round((self._away_s(i) - sooner_s) * 1e9)
+            self.waiting[i] = self._start_ns + round(self._away_s(i) * 1e9)
 
     def end(self, i: int, at_ns: int) -> list[int]:
         """Note that call *i* has ended; returns the calls that wait for their time only from now.
@@ -204,8 +204,9 @@ class Play:
         return since + round(planning.gap_s(plan, call.gap_s) * 1e9)
 
     def _recorded_ns(self, i: int) -> int:
+        """When call *i* would be sent at its recorded time; with timing `recorded` only."""
         assert self._start_ns is not None
-        return self._start_ns + round(self._session.calls[i].start_s / self._plan.speed * 1e9)
+        return self._start_ns + round(self._away_s(i) * 1e9)
 
     def next_ns(self) -> int:
         """When the next call is to be sent of those that wait for their time only."""
@@ -240,7 +241,9 @@ class Play:
             self._skipped_ns[i] = tree_ns, idle_ns + skip_ns
 
     def _move(self, by_ns: int) -> int:
-        """Move all that waits forward; returns the next call."""
+        """Move all that waits forward, and what is free later with it; returns the next call."""
+        assert self._start_ns is not None
+        self._start_ns -= by_ns
         for i in self.waiting:
             self.waiting[i] -= by_ns
         return min(self.waiting, key=lambda i: (self.waiting[i], i))

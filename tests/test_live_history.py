@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -157,3 +159,61 @@ def test_broken_tool_calls_are_replaced_and_counted() -> None:
         "recorded", "substituted", "substituted", "recorded",
     ]  # fmt: skip
     assert not any("tool_calls" in str(body["messages"]) for body in server.bodies)
+
+
+# --- From the middle of a session -----------------------------------------------------------------
+
+LONG = Session(
+    "s",
+    None,
+    link(
+        [
+            call(
+                2.0 * n,
+                2.0 * n + 1,
+                isl=1280 + 256 * n,
+                osl=100,
+                parent=n - 1 if n else None,
+                shared=1280 + 256 * (n - 1) if n else 0,
+                system=640,
+            )
+            for n in range(6)
+        ],
+        64,
+    ),
+    64,
+    "",
+)
+"""Six calls, two seconds apart: at a share of 0.5 the first three are done."""
+
+
+@pytest.mark.parametrize("warmup_calls", [0, 1])
+def test_a_live_history_begins_in_the_middle(warmup_calls: int) -> None:
+    """What the warm-up was answered does not go back: the first call after it is sent as recorded,
+    and from then on the server's answers are in the history."""
+    plan = replace(LIVE, start=(0.5, 0.5), warmup_calls=warmup_calls)
+    server, plain = Counting(c(60), c(40)), Counting(c(60), c(40))
+    records = replay(plan, [LONG], server.stream, dialect=DIALECT).records
+    replay(replace(plan, history="recorded"), [LONG], plain.stream, dialect=DIALECT)
+    warm = 1 + warmup_calls
+    assert [record.request.call for record in records] == [2, 3, 4, 5]
+    assert [record.request.warmup for record in records] == [True] * warm + [False] * (4 - warm)
+    assert [record.request.history for record in records] == (
+        ["recorded"] * (warm + 1) + ["live"] * (3 - warm)
+    )
+    assert [record.isl for record in records] == [LONG.calls[i].isl for i in (2, 3, 4, 5)]
+    assert server.bodies[: warm + 1] == plain.bodies[: warm + 1]
+    for before, after in pairwise(server.bodies[warm:]):
+        said = len(before["messages"])
+        assert after["messages"][:said] == before["messages"]
+        assert len(after["messages"][said]["content"].split()) == 100
+        assert [message["role"] for message in after["messages"][said:]] == ["assistant", "user"]
+
+
+def test_the_prediction_counts_what_the_warm_up_sent() -> None:
+    """The first call finds what its primer sent; later ones also the answers to those before."""
+    server = Counting(c(60), c(40))
+    plan = replace(LIVE, start=(0.5, 0.5))
+    records = replay(plan, [LONG], server.stream, dialect=DIALECT).records
+    isl = [call.isl for call in LONG.calls]
+    assert [record.request.reuse for record in records] == [0, isl[2], isl[3] + 100, isl[4] + 100]

@@ -492,3 +492,38 @@ def test_a_second_stop_cuts_what_is_in_flight() -> None:
     assert record.error is not None
     assert record.error.kind == "cancelled"
     assert outcome.ending.done_ns == 6e9
+
+
+async def at_once(request: Request, body: bytes, sink: Sink) -> Reply:
+    """A server that answers in no time."""
+    sink(virtual.clock(), ANSWER)
+    return Reply(200, "text/event-stream", b"")
+
+
+@pytest.mark.parametrize("start", [None, (0.5, 0.5)])
+def test_a_warm_up_may_be_answered_at_once(start: tuple[float, float] | None) -> None:
+    """Whether it begins at the start or in the middle: every call is sent once, those of the
+    warm-up with one token, and the answer to the last one frees the next."""
+    plan = changed(FOREVER, users=2, sessions=2, start=start, warmup_calls=2)
+    outcome = replay(plan, [chain(0, 9), chain(1, 9)], at_once)
+    begun = 0 if start is None else 3  # the primer is call 3, of those that are done the last
+    calls = [(each, i) for each in (0, 1) for i in range(begun, 9)]
+    sent = [(record.request.lane, record.request.call) for record in outcome.records]
+    assert sorted(sent) == calls
+    warm = sum(record.request.warmup for record in outcome.records)
+    assert warm == 2 * (2 + (start is not None))
+    assert outcome.ending.opened_ns == max(
+        record.sent_ns for record in outcome.records if record.request.warmup
+    )
+
+
+def test_recorded_times_go_on_from_the_middle() -> None:
+    """With recorded times calls from the middle on are as far apart as in the recording."""
+    plan = changed(FOREVER, timing="recorded", start=(0.5, 0.5))
+    session = chain(0, 9)
+    records = replay(plan, [session], at_once).records
+    measured = [record for record in records if not record.request.warmup]
+    offsets = [record.sent_ns / 1e9 - session.calls[record.request.call].start_s
+               for record in measured]  # fmt: skip
+    assert len(measured) == 5
+    assert offsets == pytest.approx([offsets[0]] * 5)
