@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from itertools import islice
+from typing import Any, get_args
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import needs_shared, weka_files, weka_sessions
+from test_global_sets import Made as PromptSet
+from test_global_sets import sets
+from test_messages import Made as PromptSession
+from test_messages import sessions as prompt_sessions
+from test_play import PLAIN
 
+from agentreplay.plan import Plan, ShareSystem, Visit, visits
+from agentreplay.play import Play
 from agentreplay.trace.model import Call, Session
-from agentreplay.trace.prefix import Ledger, Reuse, session_reuse, shared_by_plays
+from agentreplay.trace.prefix import Ledger, Reuse, Sent, session_reuse, shared_by_plays
 from agentreplay.trace.structure import shared_prefixes
 
 SIZE = 4
@@ -289,6 +300,155 @@ def test_what_plays_share_is_what_their_blocks_say(
     """On any session, what plays share is what a look at every block finds."""
     calls = prompted(prompts, tails, systems)
     assert shared_by_plays(session(*calls)) == naive_shared_by_plays(prompts, calls)
+
+
+# --- What plays find of each other ----------------------------------------------------------------
+
+
+def words(body: bytes) -> list[str]:
+    """All words of a prompt."""
+    messages = json.loads(body)["messages"]
+    return [word for message in messages for word in message["content"].split(" ")]
+
+
+def alike(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many leading words are equal."""
+    differing = (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differing, min(len(one), len(other)))
+
+
+def predicted_and_shared(
+    plan: Plan, trace: Sequence[Session], source: random.Random, plays: int = 3
+) -> Iterator[tuple[int, int]]:
+    """Of each call that is sent, what it should find, and what its words do have in common with
+    those before it. Lanes and calls take turns at random; each lane plays so many sessions."""
+    sent, before = Sent(plan), list[list[str]]()
+    lanes = [islice(visits(plan, lane, len(trace)), plays) for lane in range(plan.users)]
+    playing: dict[int, tuple[Play, Session, list[int]]] = {}
+    while lanes:
+        lane = source.randrange(len(lanes))
+        at = id(lanes[lane])
+        if at not in playing:
+            visit = next(lanes[lane], None)
+            if visit is None:
+                del lanes[lane]
+                continue
+            played = trace[visit.session]
+            left = list(range(len(played.calls)))
+            source.shuffle(left)
+            playing[at] = Play(plan, visit, played, PLAIN, sent), played, left
+        play, played, left = playing[at]
+        i = left.pop()
+        prompt = words(play.body(i))
+        longest = max((alike(prompt, other) for other in before), default=0)
+        before.append(prompt)
+        yield play.request(i, 0).reuse, longest // played.block_size * played.block_size
+        if not left:
+            del playing[at]
+
+
+shares = st.sampled_from(get_args(ShareSystem))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(prompt_sessions(), min_size=1, max_size=3),
+    shares,
+    st.integers(1, 3),
+    st.randoms(use_true_random=False),
+)
+def test_plays_find_what_their_words_have_in_common(
+    made: list[PromptSession], share: ShareSystem, users: int, source: random.Random
+) -> None:
+    """Whoever shares tools and system prompt, what a call finds is the longest beginning, in whole
+    blocks, that its words have in common with any that were sent before."""
+    plan = Plan(users=users, share_system=share)
+    trace = [replace(each.session, id=f"s{n}") for n, each in enumerate(made)]
+    for predicted, shared in predicted_and_shared(plan, trace, source):
+        assert predicted == shared
+
+
+@settings(deadline=None, max_examples=150)
+@given(sets(), st.data(), shares, st.integers(1, 3), st.randoms(use_true_random=False))
+def test_plays_of_a_set_find_what_their_words_have_in_common(
+    made: PromptSet,
+    data: st.DataObject,
+    share: ShareSystem,
+    users: int,
+    source: random.Random,
+) -> None:
+    """So it is where sessions of a set share prefixes, with system prompts or without."""
+    trace = [
+        replace(
+            each,
+            calls=tuple(
+                call._replace(system=min(call.isl, data.draw(st.sampled_from([0, 64, 150, 1000]))))
+                for call in each.calls
+            ),
+        )
+        for each in made.sessions
+    ]
+    systems = {each.name(i): call.system for each in trace for i, call in enumerate(each.calls)}
+    trace = [
+        replace(
+            each,
+            lent=tuple(
+                call._replace(system=systems[each.name(i - len(each.lent))])
+                for i, call in enumerate(each.lent)
+            ),
+        )
+        for each in trace
+    ]
+    plan = Plan(users=users, share_system=share)
+    for predicted, shared in predicted_and_shared(plan, trace, source):
+        assert predicted == shared
+
+
+@pytest.mark.parametrize(
+    ("share", "found"),
+    [("session", [0, 8, 8]), ("pass", [0, 0, 0]), ("play", [0, 0, 0])],
+)
+def test_who_shares_a_system_prompt(share: ShareSystem, found: list[int]) -> None:
+    """A session that is played in three passes over the set finds its system prompt again, or, if
+    passes or plays are on their own, nothing."""
+    plan = Plan(users=1, share_system=share)
+    sent_before, one = Sent(plan), session(sent(20, system=8))
+    plays = [sent_before.play(one, visit) for visit in islice(visits(plan, 0, 1), 3)]
+    assert [play.send(0) for play in plays] == found
+
+
+@pytest.mark.parametrize(
+    ("share", "found"),
+    [("session", [0, 16, 8, 16]), ("pass", [0, 16, 0, 16]), ("play", [0, 0, 0, 0])],
+)
+def test_who_shares_a_system_prompt_in_a_set(share: ShareSystem, found: list[int]) -> None:
+    """Two sessions of a set that begin alike, in two passes: a pass has all in common, and passes
+    the system prompt; nothing is, where no two plays have the same system prompt."""
+    plan = Plan(users=1, share_system=share)
+    root = sent(20, system=8)
+    sent_before = Sent(plan)
+    first = Session("a", None, (root,), SIZE, "own", names=(0,))
+    second = Session("b", None, (sent(24, -1, 16, system=8),), SIZE, "own", (root,), (1, 0))
+    found_now = [
+        sent_before.play((first, second)[visit.session], visit).send(0)
+        for visit in (Visit(0, n, n % 2, n, n // 2) for n in range(4))
+    ]
+    assert found_now == found
+
+
+@pytest.mark.parametrize("share", get_args(ShareSystem))
+def test_what_comes_before_a_system_prompt_is_of_the_pass(share: ShareSystem) -> None:
+    """Sessions of a set without a system prompt share in a pass, whoever shares those."""
+    plan = Plan(users=1, share_system=share)
+    root = sent(20)
+    first = Session("a", None, (root,), SIZE, "own", names=(0,))
+    second = Session("b", None, (sent(24, -1, 16, system=20),), SIZE, "own", (root,), (1, 0))
+    sent_before = Sent(plan)
+    found = [
+        sent_before.play((first, second)[visit.session], visit).send(0)
+        for visit in (Visit(0, n, n % 2, n, n // 2) for n in range(4))
+    ]
+    assert found == [0, 16, 0, 16]
 
 
 # --- The shared recordings ------------------------------------------------------------------------

@@ -7,6 +7,7 @@ could have shown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentreplay.plan import Plan, Visit
@@ -81,13 +82,40 @@ def shared_by_plays(session: Session) -> list[int]:
     return common[: len(session.calls)]
 
 
-class Sends:
-    """What one play sends, and how much of it was sent before."""
+def before_system(session: Session) -> list[int]:
+    """For each call, how many leading tokens come before any of a system prompt.
 
-    def __init__(self, session: Session, own: dict[int, int], common: dict[int, int]) -> None:
+    The counterpart of `shared_by_plays`: what plays have in common that share all but system
+    prompts.
+    """
+    block, prompts = session.block_size, session.prompts
+    common = [0] * len(prompts)
+    first = -len(session.lent)
+    for i in sorted(range(first, len(session.calls)), key=session.name):
+        call = prompts[i]
+        whole = min(call.system, call.isl) // block * block
+        common[i] = call.shared if whole > call.shared else call.isl
+        if call.parent is not None and common[call.parent] < call.shared:
+            common[i] = common[call.parent]
+    return common[: len(session.calls)]
+
+
+class Sends:
+    """What one play sends, and how much of it was sent before.
+
+    Args:
+        session: What is played.
+        own: What was sent of all that it sends.
+        common: What was sent of leading tokens only.
+        limits: How many of each call's these are.
+    """
+
+    def __init__(
+        self, session: Session, own: dict[int, int], common: dict[int, int], limits: Sequence[int]
+    ) -> None:
         self._own = Ledger(session, own)
         self._common = Ledger(session, common)
-        self._limits = shared_by_plays(session)
+        self._limits = limits
 
     def send(self, i: int) -> int:
         """Note that call *i* is being sent; how many of its leading tokens were before."""
@@ -102,7 +130,8 @@ class Sent:
 
     Plays of a session have tools and system prompt in common (`Plan.share_system`). Where sessions
     share prefixes, all plays of one pass over the set have everything in common, and all passes the
-    system prompts; what was sent in a pass is forgotten when every lane has left it.
+    system prompts; or, where no two plays share those, what comes before them. What was sent in a
+    pass is forgotten when every lane has left it.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -121,14 +150,15 @@ class Sent:
             self._lap_common = {
                 lap: sent for lap, sent in self._lap_common.items() if lap >= oldest
             }
+        over_set, limits = shares_over_set(session, self._plan), shared_by_plays(session)
+        own = self._laps.setdefault(visit.lap, {}) if over_set else {}
+        if self._plan.share_system == "play":
+            return Sends(session, {}, own, before_system(session) if over_set else limits)
         common = self._common
         if self._plan.share_system == "pass":
             common = self._lap_common.setdefault(visit.lap, {})
-        elif self._plan.share_system == "play":
-            common = {}
-        over_set = shares_over_set(session, self._plan)
-        own = self._laps.setdefault(visit.lap, {}) if over_set else {}
-        return Sends(session, own, common.setdefault(None if over_set else visit.session, {}))
+        of_session = common.setdefault(None if over_set else visit.session, {})
+        return Sends(session, own, of_session, limits)
 
 
 def shares_over_set(session: Session, plan: Plan) -> bool:
