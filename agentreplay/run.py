@@ -245,11 +245,12 @@ def exit_code(result: Result) -> tuple[int, str]:
     value = result.value
     if result.signal is not None:
         return EXIT_SIGNALLED + result.signal, "interrupted"
-    if not value["metrics"]["requests"]["succeeded"]:
-        if value["failures"]:
-            group = value["failures"][0]
-            return EXIT_UNUSABLE, f"nothing succeeded: {group['kind']}: {group['example']}"
-        return EXIT_UNUSABLE, "nothing succeeded"
+    warmup = value["warmup"]
+    if not value["metrics"]["requests"]["succeeded"] and not (warmup and warmup["succeeded"]):
+        words = [f"{group['kind']}: {group['example']}" for group in value["failures"]]
+        if warmup and warmup["failure"]:
+            words.append(warmup["failure"])
+        return EXIT_UNUSABLE, ": ".join(["nothing succeeded", *words[:1]])
     reasons = value["verdict"]["reasons"]
     if reasons:
         return EXIT_INVALID, "invalid: " + "; ".join(f"{r['id']}: {r['text']}" for r in reasons)

@@ -161,10 +161,14 @@ def read_run(path: Path) -> Run:
     ending, client = facts.pop("ending", None), facts.pop("client", None)
     if client:
         client["cpu_share"] = tuple(client["cpu_share"])
+    plan = _plan(manifest["plan"])
+    manifest["plan"] = asdict(plan)
+    if ending:  # an older version opened the window at the end of the ramp, and didn't say so
+        ending = {"opened_ns": round(plan.lead_s * 1e9), **ending}
     return Run(
         path,
         manifest,
-        _plan(manifest["plan"]),
+        plan,
         Limits(**manifest["limits"]),
         Ending(**ending) if ending else None,
         ClientHealth(**client) if client else None,
@@ -209,12 +213,13 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _plan(value: dict[str, Any]) -> Plan:
-    start = value["start"]
+    """A plan as run.json holds it; a run of an older version says nothing of newer rules."""
+    start = value.get("start")
     return Plan(
         **{
             **value,
             "start": None if start is None else tuple(start),
-            "overrides": tuple(value["overrides"]),
+            "overrides": tuple(value.get("overrides", ())),
         }
     )
 

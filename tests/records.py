@@ -32,6 +32,12 @@ def record(
     error: Failure | None = None,
     burst: bool = False,
     done_ms: int | None = None,
+    agent: str = "",
+    warmup: bool = False,
+    first: int = 0,
+    tree_skip_s: float = 0.0,
+    idle_skip_s: float = 0.0,
+    retry_s: float | None = None,
 ) -> Record:
     """A record whose chunks with tokens came at the given milliseconds."""
     count = osl if osl is not None else sum(tokens) if tokens else len(chunks_ms) or None
@@ -45,7 +51,7 @@ def record(
             index=index,
             call=call,
             calls=calls,
-            agent="",
+            agent=agent,
             due_ns=(sent_ms if due_ms is None else due_ms) * 1_000_000,
             isl=isl,
             osl=(count or 0) if osl_recorded is None else osl_recorded,
@@ -56,6 +62,10 @@ def record(
             history=history,
             recorded_s=recorded_s,
             gap_cut_s=gap_cut_s,
+            warmup=warmup,
+            first=first,
+            tree_skip_s=tree_skip_s,
+            idle_skip_s=idle_skip_s,
         ),
         sent_ns=sent_ms * 1_000_000,
         first_token_ns=ns[0] if ns else None,
@@ -73,4 +83,5 @@ def record(
         estimated=isl_served is None,
         finish="stop",
         error=error,
+        retry_s=retry_s,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from records import record
 
 from agentreplay.metrics.record import Failure, Record
-from agentreplay.metrics.summary import ClientHealth, Summary, summarize
+from agentreplay.metrics.summary import ClientHealth, Skips, Summary, Warmup, summarize
+from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
 
@@ -248,26 +249,70 @@ def test_reasons_against_a_run(rows: list[Record], reason: str) -> None:
     assert reason in [found.id for found in summary(*rows).verdict.reasons]
 
 
-@given(st.randoms(use_true_random=False), st.integers(1, 40))
-def test_the_order_of_records_does_not_matter(source: random.Random, count: int) -> None:
-    """A summary depends on what was recorded, not on the order in which it was written."""
-    rows = [
-        record(
-            sorted(source.sample(range(12_000), source.randint(1, 6))),
-            sent_ms=0,
+def any_records(source: random.Random, count: int, *, warmup: bool = False) -> list[Record]:
+    """Records of two lanes: successes, failures, what was cut, and refusals of a busy server."""
+    rows = []
+    for n in range(count):
+        chunks_ms = sorted(source.sample(range(12_000), source.randint(1, 6)))
+        failed = source.choice([None, None, "http_5xx", "timeout", "cancelled"])
+        error = Failure(failed, None, source.choice("abc")) if failed else None
+        visit = source.randint(0, 3)
+        row = record(
+            [] if error else chunks_ms,
+            sent_ms=chunks_ms[0] - source.randint(0, chunks_ms[0]),
+            done_ms=chunks_ms[-1] + source.randint(0, 9),
             lane=source.randint(0, 1),
-            visit=source.randint(0, 3),
+            visit=visit,
             call=n,
             calls=count,
+            first=visit % 2,
+            agent=source.choice(["", "sub"]),
+            isl_served=source.choice([None, 100, 107]),
             cached=source.randint(0, 90),
             reuse=source.randint(0, 10) * 10,
+            recorded_s=source.choice([None, 0.5, 2.0]),
+            gap_cut_s=source.choice([0.0, 1.5]),
+            tree_skip_s=source.choice([0.0, 0.5]),
+            idle_skip_s=source.choice([0.0, 0.25]),
+            warmup=warmup,
+            error=error,
+            retry_s=1.0 if error and source.random() < 0.2 else None,
         )
-        for n in range(count)
-    ]
+        rows.append(row)
+    return rows
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 40), st.integers(0, 10))
+def test_the_order_of_records_does_not_matter(
+    source: random.Random, count: int, warmup: int
+) -> None:
+    """A summary depends on what was recorded, not on the order in which it was written."""
+    rows = any_records(source, count) + any_records(source, warmup, warmup=True)
     shuffled = rows[:]
     source.shuffle(shuffled)
+    plan = replace(PLAN, start=(0.0, 1.0))
+    one, other = (summarize(each, plan, OPENED, FINE) for each in (rows, shuffled))
     # Sums of floats in another order differ in their last digits.
-    assert flat(metrics(*rows)) == pytest.approx(flat(metrics(*shuffled)), rel=1e-9)
+    assert flat(one.metrics) == pytest.approx(flat(other.metrics), rel=1e-9)
+    assert flat([asdict(each) for each in one.plays]) == pytest.approx(
+        flat([asdict(each) for each in other.plays]), rel=1e-9
+    )
+    assert (one.verdict, one.failures, one.warmup) == (other.verdict, other.failures, other.warmup)
+    assert (one.tree_skips, one.idle_skips) == (other.tree_skips, other.idle_skips)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 20), st.integers(1, 20))
+def test_the_warm_up_enters_no_measured_figure(
+    source: random.Random, count: int, warmup: int
+) -> None:
+    """Whatever calls of one token brought, and whenever they were sent: all that is measured, and
+    the verdict, is what it is without them. What they are counted in says so."""
+    rows, warm = any_records(source, count), any_records(source, warmup, warmup=True)
+    plan = replace(PLAN, start=(0.0, 1.0))
+    without, among = (summarize(each, plan, OPENED, FINE) for each in (rows, rows + warm))
+    for found in (without.metrics, among.metrics):
+        del found["requests"]["warmup"], found["concurrency"], found["client"]
+    assert replace(among, warmup=None) == replace(without, warmup=None)
 
 
 def flat(value: Any, path: str = "") -> dict[str, float]:
@@ -277,5 +322,293 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
             k: v for name, part in value.items() for k, v in flat(part, f"{path}.{name}").items()
         }
     if isinstance(value, list):
-        return {path: sum(value)}
+        return {k: v for n, part in enumerate(value) for k, v in flat(part, f"{path}.{n}").items()}
+    if isinstance(value, str):
+        return {f"{path}={value}": 0.0}
     return {path: -1.0 if value is None else value}
+
+
+# --- Plays ----------------------------------------------------------------------------------------
+
+
+def test_a_play_has_its_result() -> None:
+    """From 1 s (due) to 9 s: calls from 2 to 4, 3 to 5 and 7 to 9 s are 5 s of the model."""
+    (found,) = summary(
+        record([4000], sent_ms=2000, due_ms=1000, calls=4, recorded_s=1.0, index=3),
+        record([5000], sent_ms=3000, call=1, calls=4, index=3),
+        record([9000], sent_ms=7000, call=2, calls=4, recorded_s=0.5, index=3),
+        record([], sent_ms=8000, call=3, calls=4, index=3, error=Failure("reset", None, "gone")),
+    ).plays
+    assert (found.lane, found.visit, found.session, found.index) == (0, 0, "s3", 3)
+    assert (found.begun, found.calls, found.succeeded, found.failed) == (0, 4, 3, 1)
+    assert (found.seconds, found.model_seconds, found.wait_seconds) == (8.0, 5.0, 3.0)
+    assert found.slowdown is None  # of two calls only it is known how long they took
+
+
+def test_slowdowns_of_main_agent_and_subagents_stand_apart() -> None:
+    """Three calls each, of 2 s and of 6 s, that took 1 s: 2 and 6, and 4 for all together."""
+    rows = [
+        record(
+            [2000 if agent == "" else 6000],
+            call=n,
+            calls=6,
+            recorded_s=1.0,
+            agent=agent,
+            lane=lane,
+        )
+        for lane, agents in enumerate([["", "a", "", "b", "", "a"], ["a", "a"]])
+        for n, agent in enumerate(agents)
+    ]
+    found = summary(*rows)
+    first, second = found.plays
+    assert (first.slowdown_main, first.slowdown_subagents, first.slowdown) == (2.0, 6.0, 4.0)
+    assert (second.slowdown_main, second.slowdown_subagents, second.slowdown) == (None,) * 3
+    assert found.metrics["session_slowdown_main"]["n"] == 1
+    assert found.metrics["session_slowdown_subagents"]["p50"] == 6.0
+    assert found.metrics["session_slowdown"]["p50"] == 4.0
+
+
+def test_whole_sessions_only_have_a_length() -> None:
+    """A play that began in the middle, failed or did not end is none."""
+    found = summary(
+        *(record([3000], sent_ms=1000, call=n, calls=2) for n in (0, 1)),
+        *(record([9000], call=n, calls=3, first=1, lane=1) for n in (1, 2)),
+        record([8000], calls=2, visit=1),
+        record([], visit=2, error=Failure("timeout", None, "late")),
+    )
+    for name, seconds in (("seconds", 2.0), ("model_seconds", 2.0), ("wait_seconds", 0.0)):
+        assert found.metrics[f"session_{name}"]["n"] == 1
+        assert found.metrics[f"session_{name}"]["max"] == seconds
+    assert [(play.begun, play.calls, play.succeeded) for play in found.plays] == [
+        (0, 2, 2),
+        (0, 2, 1),
+        (0, 1, 0),
+        (1, 2, 2),
+    ]
+    assert found.metrics["sessions"]["completed"] == 2  # the one from the middle is, too
+
+
+def test_skipped_idle_time_is_added_up() -> None:
+    """Of measured calls, session by session and of all together apart."""
+    ending = replace(ENDING, opened_ns=1_000_000_000)
+    rows = [
+        record([100], tree_skip_s=99.0, idle_skip_s=99.0),
+        record([2000], sent_ms=1500, call=1, tree_skip_s=2.0),
+        record([2000], sent_ms=1500, call=2, tree_skip_s=3.0, idle_skip_s=4.0),
+        record([2000], sent_ms=1500, call=3),
+    ]
+    found = summarize(rows, PLAN, ending, FINE)
+    assert (found.tree_skips, found.idle_skips) == (Skips(2, 5.0), Skips(1, 4.0))
+
+
+# --- The warm-up ----------------------------------------------------------------------------------
+
+WARM = replace(PLAN, start=(0.25, 0.75))
+OPENED = replace(ENDING, opened_ns=3_000_000_000)
+
+
+def test_a_warm_up_has_its_own_figures() -> None:
+    """Its calls, prompts and cache; from its first call to the opening of the window."""
+    rows = [
+        record([2000], sent_ms=1000, warmup=True, isl_served=640, cached=64),
+        record([4000], sent_ms=2500, warmup=True, call=1, isl_served=None, isl=100),
+        record([], sent_ms=2000, warmup=True, agent="a", error=Failure("timeout", None, "late")),
+        record([], sent_ms=2000, warmup=True, call=2, error=Failure("cancelled", None, "cut")),
+    ]
+    found = summarize(rows, WARM, replace(OPENED, moved_back=2, warmup_cut=1), FINE)
+    assert found.warmup == Warmup(
+        calls=4,
+        succeeded=2,
+        failed=1,
+        failure="timeout: late",
+        input_tokens=740,
+        cached_tokens=64,
+        seconds=2.0,
+        cut=1,
+        moved_back=2,
+    )
+    assert found.metrics["requests"]["warmup"] == 4
+    assert [reason.id for reason in found.verdict.warnings] == ["warmup_cut"]
+
+
+def test_a_warm_up_that_never_ended_lasted_until_its_last_answer() -> None:
+    """Where the window never opened."""
+    ending = Ending("interrupted", 9_000_000_000, 9_000_000_000, None)
+    rows = [record([2000], sent_ms=500, warmup=True), record([1500], warmup=True)]
+    found = summarize(rows, WARM, ending).warmup
+    assert found is not None
+    assert (found.seconds, found.cached_tokens, found.failure) == (2.0, None, None)
+
+
+def test_a_plan_without_a_warm_up_has_no_figures_of_one() -> None:
+    """They are absent, not 0."""
+    assert summary(record([100])).warmup is None
+    assert summarize([], WARM, OPENED).warmup == Warmup(0, 0, 0, None, 0, None, 0.0, 0, 0)
+
+
+def test_a_warmed_lane_is_live_from_the_opening_on() -> None:
+    """Three lanes in a window of 7 s: one sends nothing in it, one only from 6 s to 9 s, when its
+    session ends; one was not warmed, and its first call is due at 8 s."""
+    rows = [
+        record([2000], warmup=True),
+        record([2500], warmup=True, lane=1, calls=2, first=1),
+        record([9000], sent_ms=6000, lane=1, call=1, calls=2, first=1),
+        record([9000], sent_ms=8000, lane=2, calls=2),
+    ]
+    found = metrics(*rows, plan=WARM, ending=OPENED)["concurrency"]
+    assert found["lanes_mean"] == pytest.approx((7 + 6 + 2) / 7)
+
+
+def test_a_warm_up_call_in_flight_in_the_window_is_in_flight() -> None:
+    """The last call of the warm-up is not waited for: the server works on it in the window."""
+    found = metrics(record([6500], sent_ms=2900, warmup=True), plan=WARM, ending=OPENED)
+    assert found["concurrency"]["in_flight_mean"] == pytest.approx(0.5)
+    assert found["concurrency"]["in_flight_max"] == 1
+
+
+# --- The verdict ----------------------------------------------------------------------------------
+
+
+def words_of(found: Summary) -> dict[str, str]:
+    """The reasons against a run, by id."""
+    return {reason.id: reason.text for reason in found.verdict.reasons}
+
+
+def test_a_failed_warm_up_is_told_in_the_main_agents_words() -> None:
+    """What a subagent's call or one that was cut says did not end the run."""
+    rows = [
+        record([], warmup=True, agent="a", error=Failure("timeout", None, "sub is late")),
+        record([], warmup=True, done_ms=900, error=Failure("http_5xx", 500, "second")),
+        record([], warmup=True, done_ms=800, error=Failure("http_5xx", 500, "first")),
+        record([], warmup=True, error=Failure("cancelled", None, "cut")),
+    ]
+    ending = Ending("warmup_failed", 10**9, 10**9, None)
+    for each in (rows, rows[::-1]):
+        assert words_of(summarize(each, WARM, ending)) == {
+            "warmup_failed": "a call of the main agent failed in the warm-up: http_5xx: first"
+        }
+
+
+@pytest.mark.parametrize(("window_s", "short"), [(10.0, False), (10.5, True)])
+def test_a_window_can_be_too_short(window_s: float, short: bool) -> None:
+    """A window of 10 s is enough where 10 s are asked for."""
+    found = summarize([record([9])], PLAN, ENDING, FINE, Limits(window_s=window_s))
+    assert ("too_short" in words_of(found)) is short
+
+
+def test_what_measured_nothing_is_not_called_too_short() -> None:
+    """One reason for one fault."""
+    found = summarize([], PLAN, ENDING, FINE, Limits(window_s=900))
+    assert list(words_of(found)) == ["nothing_measured"]
+
+
+def test_coverage_is_how_far_samples_reach_into_the_window() -> None:
+    """From 3 to 10 s: a first token at 6.5 s, and a last token that gives a time per token at 8."""
+    found = metrics(
+        record([4000, 8000], sent_ms=3500),
+        record([6500], sent_ms=6000, call=1),
+        record([2000, 2900], sent_ms=1000, call=2),
+        ending=OPENED,
+    )
+    assert found["coverage"] == {"ttft": pytest.approx(0.5), "tpot": pytest.approx(5 / 7)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "ending", "coverage"),
+    [
+        pytest.param([record([20_000, 30_000])], ENDING, (1.0, 1.0), id="after the window"),
+        pytest.param([record([5000])], ENDING, (0.5, 0.0), id="no time per token"),
+        pytest.param([], ENDING, (0.0, 0.0), id="no sample"),
+        pytest.param([], Ending("work", 5, 5, None), (None, None), id="no window"),
+    ],
+)
+def test_coverage_is_a_share_of_the_window(
+    rows: list[Record], ending: Ending, coverage: tuple[float | None, float | None]
+) -> None:
+    """Never more than 1, 0 where there are no samples, absent without a window."""
+    found = metrics(*rows, ending=ending)["coverage"]
+    assert (found["ttft"], found["tpot"]) == coverage
+
+
+@pytest.mark.parametrize(("limit", "missed"), [(0.0, False), (0.8, False), (0.9, True)])
+def test_samples_have_to_reach_to_the_end(limit: float, missed: bool) -> None:
+    """Both kinds of them: here one ceases after 95 %, the other after 85 % of the window."""
+    rows = [record([100, 8500]), record([9500], call=1)]
+    found = words_of(summarize(rows, PLAN, ENDING, FINE, Limits(coverage=limit)))
+    assert ("coverage" in found) is missed
+    if missed:
+        assert "TTFT 95.0% and TPOT 85.0%" in found["coverage"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "kind"), [(1.0, "warnings"), (0.5, "warnings"), (0.4, "reasons")]
+)
+def test_missing_usage_is_a_warning_up_to_its_limit(limit: float, kind: str) -> None:
+    """Half of the successes came without; failures have none and don't count."""
+    rows = [
+        record([9]),
+        record([9], isl_served=None, call=1),
+        record([], isl_served=None, call=2, error=Failure("cancelled", None, "cut")),
+    ]
+    limits = Limits(usage_missing=limit, cancelled_rate=1.0)
+    verdict = summarize(rows, PLAN, ENDING, FINE, limits).verdict
+    (found,) = getattr(verdict, kind)
+    assert found.id == "prompt_usage_missing"
+    assert found.text.startswith("50.0% ")
+    assert len(verdict.reasons) + len(verdict.warnings) == 1
+
+
+@pytest.mark.parametrize(("dropped", "few"), [(None, False), (0.5, False), (0.6, True)])
+def test_too_little_that_fits_is_a_reason(dropped: float | None, few: bool) -> None:
+    """More than half of the drawn tokens left out."""
+    found = words_of(summarize([record([9])], PLAN, ENDING, FINE, dropped_tokens=dropped))
+    assert ("too_little_fits" in found) is few
+
+
+def test_a_run_that_stopped_for_its_failures_says_so() -> None:
+    """Whatever the limit that it is judged by afterwards."""
+    rows = [record([9]), record([], call=1, error=Failure("timeout", None, "late"))]
+    ending = replace(ENDING, reason="failures")
+    found = words_of(summarize(rows, PLAN, ending, FINE, Limits(error_rate=1.0)))
+    assert found == {"error_rate": "50.0% of requests failed, and the run was stopped for that"}
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (record([11_500], sent_ms=11_000, isl_served=103, call=1), "prompt_length_drift"),
+        (
+            record([11_500], sent_ms=11_000, osl=90, osl_recorded=100, call=1),
+            "length_not_controlled",
+        ),
+    ],
+)
+def test_lengths_are_judged_after_the_window_too(tail: Record, reason: str) -> None:
+    """One good request in the window, two bad ones after it: the figures are of the window, the
+    judgement of all."""
+    rows = [record([9]), tail, replace(tail, request=replace(tail.request, call=2))]
+    found = summarize(rows, PLAN, ENDING, FINE)
+    assert list(words_of(found)) == [reason]
+    assert found.metrics["isl_error"]["max"] == found.metrics["osl_error"]["max"] == 0.0
+    assert found.after_window == 2
+
+
+def test_what_differs_from_the_scenario_is_a_reason() -> None:
+    """A run that keeps not to all rules of the scenario that it names is none of it."""
+    plan = replace(PLAN, scenario="known", overrides=("users 9", "seed 1"))
+    assert words_of(summarize([record([9])], plan, ENDING, FINE)) == {
+        "scenario_override": "users 9; seed 1"
+    }
+
+
+def test_failures_are_told_by_their_first_words() -> None:
+    """Most frequent kind first, by name where equally frequent; the example ended first."""
+    rows = [
+        record([], call=n, done_ms=at_ms, error=Failure(kind, None, words))
+        for n, (kind, at_ms, words) in enumerate(
+            [("timeout", 90, "x"), ("reset", 70, "y"), ("connect", 50, "later"),
+             ("connect", 40, "first"), ("cancelled", 10, "cut")]
+        )
+    ]  # fmt: skip
+    found = [(group.kind, group.count, group.example) for group in summary(*rows).failures]
+    assert found == [("connect", 2, "first"), ("reset", 1, "y"), ("timeout", 1, "x")]

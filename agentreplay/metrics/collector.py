@@ -116,8 +116,10 @@ class WarmedUp:
 
     Attributes:
         calls: How many were sent.
+        succeeded: How many of them succeeded.
         failed: How many of them failed.
-        example: The words of one failure.
+        failure: The words of one failure: the main agent's first, where there is one, since that
+            ends the run.
         input_tokens: Their prompts.
         cached_tokens: What the server found of these, where it says so.
         first_ns: When the first was sent.
@@ -125,12 +127,14 @@ class WarmedUp:
     """
 
     calls: int = 0
+    succeeded: int = 0
     failed: int = 0
-    example: str = ""
+    failure: str | None = None
     input_tokens: int = 0
     cached_tokens: int | None = None
     first_ns: int = 0
     last_ns: int = 0
+    _failed_first: tuple[bool, int, str] | None = None
 
     def add(self, record: Record) -> None:
         """Take one."""
@@ -138,9 +142,14 @@ class WarmedUp:
         self.last_ns = max(self.last_ns, record.done_ns)
         self.calls += 1
         if record.error is not None:
-            self.failed += record.error.kind != "cancelled"
-            self.example = self.example or f"{record.error.kind}: {record.error.message}"
+            if record.error.kind != "cancelled":
+                self.failed += 1
+                words = f"{record.error.kind}: {record.error.message}"
+                found = bool(record.request.agent), record.done_ns, words
+                if self._failed_first is None or found < self._failed_first:
+                    self._failed_first, self.failure = found, words
             return
+        self.succeeded += 1
         self.input_tokens += input_tokens(record)
         if record.cached is not None:
             self.cached_tokens = (self.cached_tokens or 0) + record.cached
@@ -153,7 +162,7 @@ class Collector:
         columns: Values of each distribution over requests, by name.
         counts: Sums of whole numbers, by name.
         errors: Failed requests by kind.
-        examples: The words of one failure of each kind.
+        examples: The first failure of each kind: when it ended, and its words.
         visits: What is kept of each play, by lane and number.
         warmup: What is kept of the calls that filled the server's cache.
         warmed: The plays that they belong to, which are live when the window opens.
@@ -179,7 +188,7 @@ class Collector:
         self.columns: dict[str, list[float]] = {}
         self.counts: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
-        self.examples: dict[str, str] = {}
+        self.examples: dict[str, tuple[int, str]] = {}
         self.visits: dict[tuple[int, int], Visited] = {}
         self.lane_tokens: Counter[int] = Counter()
         self.lane_spans: dict[int, list[tuple[int, int]]] = {}
@@ -208,7 +217,7 @@ class Collector:
         """Take a record."""
         request, error = record.request, record.error
         if record.retry_s is not None:
-            self._add_refusal(record.sent_ns, record.done_ns, record.retry_s)
+            self._add_refusal(record, record.retry_s)
             return
         self.counts["reconnects"] += record.reconnected
         self.counts["bursts"] += record.burst
@@ -237,7 +246,8 @@ class Collector:
             if failed:
                 self.errors[error.kind] += 1
                 self.counts["partial"] += record.osl or 0
-                self.examples.setdefault(error.kind, error.message)
+                found = record.done_ns, error.message
+                self.examples[error.kind] = min(found, self.examples.get(error.kind, found))
             else:
                 self.counts["cancelled"] += 1
         else:
@@ -262,10 +272,10 @@ class Collector:
         if error is None:
             self._add_success(record)
 
-    def _add_refusal(self, sent_ns: int, done_ns: int, retry_s: float) -> None:
+    def _add_refusal(self, record: Record, retry_s: float) -> None:
         """A busy server's, which was waited out: the next try stands for the request."""
-        self.flights.append((sent_ns, done_ns))
-        if sent_ns >= self.window.open_ns:
+        self.flights.append((record.sent_ns, record.done_ns))
+        if not record.request.warmup and record.sent_ns >= self.window.open_ns:
             self.counts["busy"] += 1
             self.busy_s += retry_s
 

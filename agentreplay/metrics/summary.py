@@ -42,7 +42,7 @@ class ClientHealth:
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failures of one kind, with one of them as an example."""
+    """Failures of one kind, with the first of them as an example."""
 
     kind: str
     count: int
@@ -93,18 +93,22 @@ class Warmup:
 
     Attributes:
         calls: Calls of one token that were sent.
-        failed: How many of them failed.
+        succeeded: How many of them succeeded.
+        failed: How many of them failed; the rest was cut.
+        failure: The words of one failure, the main agent's where there is one.
         input_tokens: Their prompts.
         cached_tokens: What the server found of these; None where it doesn't say.
-        seconds: From the first to the opening of the window, or to the last end where it never
-            opened.
+        seconds: From the first to the end of the last, or to the opening of the window where that
+            came before it.
         cut: Calls that were not sent or not answered when its time was over.
         moved_back: Lanes whose first session begins earlier than drawn, since too few calls of it
             followed.
     """
 
     calls: int
+    succeeded: int
     failed: int
+    failure: str | None
     input_tokens: int
     cached_tokens: int | None
     seconds: float
@@ -193,7 +197,7 @@ def summarize(
         osl_error=_median(sums, "osl_error_all"),
         usage_missing=_ratio(sums.counts["without_usage"], sums.counts["succeeded"]),
         dropped_tokens=dropped_tokens,
-        warmup_failure=sums.warmup.example,
+        warmup_failure=sums.warmup.failure or "",
         warmup_cut=ending.warmup_cut,
         overrides=plan.overrides,
     )
@@ -202,8 +206,8 @@ def summarize(
         metrics=metrics,
         window=span,
         failures=tuple(
-            FailureGroup(kind, count, sums.examples[kind])
-            for kind, count in sums.errors.most_common()
+            FailureGroup(kind, count, sums.examples[kind][1])
+            for kind, count in sorted(sums.errors.items(), key=lambda found: (-found[1], found[0]))
         ),
         gaps_cut=sums.counts["gaps_cut"],
         gaps_cut_s=sums.cut_s,
@@ -225,7 +229,9 @@ def _warmup(sums: Collector, ending: Ending, span: Window) -> Warmup:
     until_ns = min(span.open_ns, found.last_ns) if found.calls else 0
     return Warmup(
         calls=found.calls,
+        succeeded=found.succeeded,
         failed=found.failed,
+        failure=found.failure,
         input_tokens=found.input_tokens,
         cached_tokens=found.cached_tokens,
         seconds=(until_ns - found.first_ns) / 1e9,
