@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
 from test_end_to_end import PROFILE, SIM
 from test_forecast import plans, sent
-from test_messages import common, equal_runs, modest, parsed, rendered
+from test_messages import common, equal_runs, held_bytes, modest, parsed, rendered
 from test_structure import random_cases
 from virtually import ANSWER, Outcome, replay
 
@@ -265,6 +265,22 @@ def test_the_order_of_asking_changes_nothing(
         play = Conversation(session, template, session_key=1, visit_key=2)
         for i in order:
             assert play.prompt(i) == wanted[n, i]
+
+
+@settings(deadline=None, max_examples=50)
+@given(sets(), modest, st.data())
+def test_what_is_not_asked_for_changes_nothing(
+    made: Made, template: Template, data: st.DataObject
+) -> None:
+    """Calls have the same bytes where only some of a session are asked for, in any order, and no
+    text is kept of them."""
+    wanted = texts(made, template)
+    for n, session in enumerate(made.sessions):
+        calls = st.sampled_from(range(len(session.calls)))
+        asked: list[int] = data.draw(st.lists(calls, unique=True))
+        play = Conversation(session, template, session_key=1, visit_key=2, asked=asked)
+        assert [play.prompt(i) for i in asked] == [wanted[n, i] for i in asked]
+        assert held_bytes(play) == 0
 
 
 def words(session: Session, visit: Visit, plan: Plan | None = None, i: int = 0) -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentreplay.prompt.live import LiveConversation, Served
 from agentreplay.prompt.messages import Conversation, Form, Prompt, Role, Template, known_words
 from agentreplay.trace.model import Call, Session
 from agentreplay.trace.prefix import shared_by_plays
@@ -348,6 +349,56 @@ def test_nothing_is_kept_of_a_play_in_order(made: Made) -> None:
     for i in range(len(made.session.calls)):
         play.prompt(i)
     assert held_bytes(play) == 0
+
+
+@st.composite
+def some_asked(draw: st.DrawFn) -> tuple[Made, list[int]]:
+    """A session, and some of its calls in any order."""
+    made = draw(sessions())
+    calls = st.sampled_from(range(len(made.session.calls)))
+    return made, draw(st.lists(calls, unique=True))
+
+
+@settings(deadline=None, max_examples=200)
+@given(some_asked(), templates, st.sampled_from(["messages", "text", "ids"]))
+def test_what_is_not_asked_for_changes_nothing(
+    case: tuple[Made, list[int]], template: Template, form: Form
+) -> None:
+    """Calls have the same bytes where only some are asked for, in whatever order; afterwards no
+    text of any call is kept."""
+    made, asked = case
+    template = replace(template, form=form)
+    whole = prompts(made.session, template)
+    play = Conversation(made.session, template, session_key=1, visit_key=2, asked=asked)
+    for i in asked:
+        assert play.prompt(i) == whole[i]
+    assert held_bytes(play) == 0
+
+
+@settings(deadline=None, max_examples=200)
+@given(some_asked(), modest, st.data())
+def test_what_is_not_asked_for_changes_no_live_history(
+    case: tuple[Made, list[int]], template: Template, data: st.DataObject
+) -> None:
+    """With the server's answers in them prompts are the same, too, whichever of the calls were
+    answered by when; afterwards no text of any call is kept."""
+    made, asked = case
+
+    def play(calls: list[int] | None) -> LiveConversation:
+        return LiveConversation(made.session, template, session_key=1, visit_key=2, asked=calls)
+
+    some, whole, unanswered = play(asked), play(None), list[int]()
+    for i in asked:
+        assert some.prompt(i) == whole.prompt(i)
+        unanswered.append(i)
+        while data.draw(st.booleans()) and unanswered:
+            j = unanswered.pop(data.draw(st.integers(0, len(unanswered) - 1)))
+            turn = data.draw(st.sampled_from([None, b'{"role":"assistant","content":"%d"}' % j]))
+            for each in (some, whole):
+                each.answered(j, Served(turn, made.session.calls[j].isl, 7))
+    for j in unanswered:
+        some.answered(j, Served(b"late", 1, 1))
+    assert held_bytes(some) == 0
 
 
 U, A, S = "user", "assistant", "system"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile, zip_longest
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +16,11 @@ from agentreplay.trace.model import Call, Session
 from agentreplay.trace.structure import (
     FALLBACK_TOKENS_S,
     common_prefix,
+    in_order,
+    lines,
     link,
     recorded_order,
+    serial_order,
     shared_prefixes,
     with_estimated_ends,
 )
@@ -609,6 +612,105 @@ def overtaking(session: Session, spans: list[tuple[float, float]]) -> list[int]:
 def test_nothing_overtakes_in_any_session(session: Session, stretch: float) -> None:
     """In recorded order, at any speed, a call starts after all that had ended before it."""
     assert overtaking(session, simulated(recorded_order(session), stretch)) == []
+
+
+# --- Lines and serial order -----------------------------------------------------------------------
+
+
+def waiting_for(*afters: Sequence[int], agents: str = "") -> list[Call]:
+    """Calls a minute apart that wait for these; letters name their agents."""
+    names = agents or "m" * len(afters)
+    return [
+        call(60.0 * i, 60.0 * i + 1, agent=name)._replace(after=tuple(after))
+        for i, (after, name) in enumerate(zip(afters, names, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        pytest.param(waiting_for((), (0,), (1,)), [0, 0, 0], id="a chain"),
+        pytest.param(waiting_for((), (0,), (0,)), [0, 0, 1], id="a fork begins a line"),
+        pytest.param(waiting_for((), (), (0,), (1,)), [0, 1, 0, 1], id="side by side"),
+        pytest.param(waiting_for((), (0,), (1,), (0, 2), agents="mssm"), [0, 1, 1, 0], id="a join"),
+        pytest.param(waiting_for((), (0,), agents="ms"), [0, 1], id="another agent"),
+        pytest.param(waiting_for((), (), (0, 1)), [0, 1, 0], id="two lines meet"),
+        pytest.param(waiting_for(), [], id="no calls"),
+    ],
+)
+def test_a_line_is_of_calls_that_follow_each_other(
+    calls: Sequence[Call], expected: list[int]
+) -> None:
+    """A call goes on with the line of its agent whose last call it waits for, the first of them."""
+    assert lines(calls) == expected
+
+
+@random_cases
+@given(session=sessions())
+def test_any_line_is_a_chain_of_one_agent(session: Session) -> None:
+    """Each call of a line waits for the one before it; lines are numbered as they begin."""
+    numbers = lines(session.calls)
+    assert list(dict.fromkeys(numbers)) == list(range(len(set(numbers))))
+    for line in set(numbers):
+        own = [i for i, number in enumerate(numbers) if number == line]
+        assert len({session.calls[i].agent for i in own}) == 1
+        assert all(before in session.calls[i].after for before, i in pairwise(own))
+
+
+@random_cases
+@given(session=sessions())
+def test_no_two_lines_could_be_one(session: Session) -> None:
+    """A call begins a line only where no last call of a line of its agent is waited for."""
+    numbers = lines(session.calls)
+    for i, each in enumerate(session.calls):
+        if numbers[i] in numbers[:i]:
+            continue
+        lasts = {numbers[j]: j for j in range(i)}
+        assert not any(
+            lasts[numbers[j]] == j and session.calls[j].agent == each.agent for j in each.after
+        )
+
+
+@random_cases
+@given(session=sessions(), stretch=st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+def test_in_serial_order_one_call_is_in_flight(session: Session, stretch: float) -> None:
+    """However long calls take, each starts when the one recorded before it has ended."""
+    spans = simulated(serial_order(session), stretch)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    assert in_flight(spans) <= 1
+
+
+@random_cases
+@given(session=sessions())
+def test_serial_order_changes_only_who_waits(session: Session) -> None:
+    """Gaps are those between the end of the call before and the start, and never negative."""
+    ordered = serial_order(session)
+    for i, (before, after) in enumerate(zip(session.calls, ordered.calls, strict=True)):
+        since_s = session.calls[i - 1].end_s if i else 0.0
+        gap_s = max(0.0, before.start_s - since_s)
+        assert after == before._replace(after=(i - 1,) if i else (), gap_s=gap_s)
+
+
+@random_cases
+@given(session=sessions())
+def test_a_session_without_overlaps_replays_serially_as_recorded(session: Session) -> None:
+    """Where calls never overlapped, serial order keeps every recorded time."""
+    calls = [
+        each._replace(end_s=min(each.end_s, after.start_s) if after else each.end_s)
+        for each, after in zip_longest(session.calls, session.calls[1:])
+    ]
+    apart = replace(session, calls=link(calls, SIZE))
+    assert simulated(serial_order(apart)) == recorded(apart)
+
+
+@random_cases
+@given(session=sessions())
+def test_each_order_is_what_its_name_says(session: Session) -> None:
+    """In causal order nothing changes; and asking for an order twice changes nothing more."""
+    assert in_order(session, "causal") is session
+    assert in_order(session, "recorded") == recorded_order(session)
+    assert in_order(session, "serial") == serial_order(session)
+    assert serial_order(serial_order(session)) == serial_order(session)
 
 
 # --- The shared recordings ------------------------------------------------------------------------
