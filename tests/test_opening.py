@@ -249,15 +249,14 @@ def test_distances_are_cut_to_the_cap_on_idle_time(
     assert found.reached_s == 2 * apart_s
 
 
-@pytest.mark.parametrize(("warmup", "share"), [(0, 1.0), (1, 0.5)])
-def test_a_limit_scales_all_distances_alike(warmup: int, share: float) -> None:
-    """To half of it where calls follow, to all of it where none do."""
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_a_limit_scales_all_distances_alike(warmup: int) -> None:
+    """Primers keep to it, whether or not calls follow them."""
     plan = Plan(warmup_limit_s=5.0)
     found = timetable(plan, [ONE, (TWO[0], opened(103.0, 0, warmup=warmup))])
-    assert found.reached_s == pytest.approx(5.0 * share)
-    factor = share / 2
-    assert found.primers_s[0] == pytest.approx({0: 0.0, 1: 4.0 * factor, 2: 9.0 * factor})
-    assert found.primers_s[1] == pytest.approx({0: 7.0 * factor})
+    assert found.reached_s == pytest.approx(5.0)
+    assert found.primers_s[0] == pytest.approx({0: 0.0, 1: 2.0, 2: 4.5})
+    assert found.primers_s[1] == pytest.approx({0: 3.5})
 
 
 @pytest.mark.parametrize("limit_s", [20.0, 1e6])
@@ -290,7 +289,7 @@ def test_any_timetable_keeps_order_distance_and_limit(
     speed: float,
 ) -> None:
     """Primers are sent in order of their recorded distance to the moment; successive ones are as
-    far apart as recorded or the cap, times one factor; the end keeps within its share of the limit.
+    far apart as recorded or the cap, times one factor; the end keeps within the limit.
     """
     plan = Plan(
         start=start,
@@ -314,8 +313,7 @@ def test_any_timetable_keeps_order_distance_and_limit(
     wanted: list[float] = [min(a - b, cap_s) for (a, _), (b, _) in pairs]
     factor = 1.0
     if limit_s is not None and any(wanted):
-        more = any(begins.warmup for _, begins in openings)
-        factor = min(1.0, limit_s / (2 if more else 1) / sum(wanted))
+        factor = min(1.0, limit_s / sum(wanted))
     assert [b - a for (_, a), (_, b) in pairs] == pytest.approx(
         [each * factor for each in wanted], abs=1e-9
     )
