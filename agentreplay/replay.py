@@ -151,7 +151,7 @@ class Replay:
         """End the sending in time; before that, look whether the first seconds brought anything."""
         first_ns = int(NO_SUCCESS_S * 1e9)
         if self._end_ns is None or self._end_ns > first_ns:
-            await self._until(_at(first_ns), self._waits)
+            await self._until(lambda: min(first_ns, self._end_ns or first_ns), self._waits)
             if self._failed and not self._succeeded and not self.in_flight:
                 self.stop("gave_up", GIVE_UP_DRAIN_S)
         await self._begun.wait()
@@ -220,12 +220,13 @@ class Replay:
 
     async def _limit_warmup(self, lanes: Sequence[_Lane]) -> None:
         """Measure when nothing of the warm-up has ended for too long, whatever is left of it."""
-        limit_s = self.plan.warmup_limit_s or STALLED_WARMUP_S
+        limit_s = self.plan.warmup_limit_s
+        limit_ns = round((STALLED_WARMUP_S if limit_s is None else limit_s) * 1e9)
         self._progress_ns = max((lane.opened_ns for lane in lanes), default=0)
         while not self._begun.is_set():
-            until_ns = self._progress_ns + round(limit_s * 1e9)
-            await self._until(_at(until_ns), self._waits, self._begun.is_set)
-            if not self._begun.is_set() and self._progress_ns + limit_s * 1e9 <= until_ns:
+            seen_ns = self._progress_ns
+            await self._until(_at(seen_ns + limit_ns), self._waits, self._begun.is_set)
+            if not self._begun.is_set() and self._progress_ns == seen_ns:
                 self._warmup_cut = self.warmup_left + self._unended
                 self._hand_over()
 

@@ -129,7 +129,7 @@ def test_a_template_that_drops_old_turns_is_found_out(trace: Path, tmp_path: Pat
 
 
 def test_sessions_too_long_for_the_context_are_counted(trace: Path, tmp_path: Path) -> None:
-    """With room for 2,000 tokens no session fits whole, but the first calls of each do."""
+    """With room for 2,000 tokens only the first calls of each session fit, too little to judge."""
 
     def serve(asked: dict[str, Any]) -> Answer:
         return streamed(asked, counted(asked))
@@ -138,7 +138,7 @@ def test_sessions_too_long_for_the_context_are_counted(trace: Path, tmp_path: Pa
     assert value["metrics"]["requests"]["succeeded"] == 9
     assert (value["fit"]["dropped_calls"], value["fit"]["dropped_sessions"]) == (15, 0)
     assert value["fit"]["dropped_tokens"] < value["fit"]["tokens"]
-    assert reasons(value) == []
+    assert reasons(value) == ["too_little_fits"]
 
 
 @pytest.mark.parametrize(("policy", "words"), [("fail", "needs"), ("drop-session", "nothing")])
