@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def timetable(plan: Plan, openings: Sequence[tuple[Session, Opening]]) -> Timeta
     )
     cap_s = PRIMERS_APART_S if plan.max_idle_s is None else plan.max_idle_s
     sent_s, at_s = [], 0.0
-    for (lead_s, _, _), (next_s, _, _) in zip(leads, [*leads[1:], (0.0, 0, 0)], strict=True):
+    for (lead_s, _, _), (next_s, _, _) in pairwise([*leads, (0.0, 0, 0)]):
         sent_s.append(at_s)
         at_s += min(lead_s - next_s, cap_s)
     factor = 1.0
