@@ -145,7 +145,7 @@ class Play:
     def _away_s(self, i: int) -> float:
         """How far the free call *i* is away from the moment at which the play begins."""
         if self._plan.timing == "recorded":
-            return self._session.calls[i].start_s / self._plan.speed
+            return (self._session.calls[i].start_s - self._reached_s) / self._plan.speed
         return planning.gap_s(self._plan, self._gap_s(i))
 
     def _gap_s(self, i: int) -> float:
@@ -163,7 +163,8 @@ class Play:
 
     def begin(self, at_ns: int, sooner_s: float = 0.0) -> None:
         """Begin at an instant, with every free call by *sooner_s* sooner than it is away."""
-        self._start_ns = at_ns
+        reached_s = self._reached_s / self._plan.speed
+        self._start_ns = at_ns - round((reached_s + sooner_s) * 1e9)
         for i in sorted(self._free):  # in this order they are sent where they are due together
             self.waiting[i] = at_ns + round((self._away_s(i) - sooner_s) * 1e9)
 
@@ -236,7 +237,10 @@ class Play:
             self._skipped_ns[i] = tree_ns, idle_ns + skip_ns
 
     def _move(self, by_ns: int) -> int:
-        """Move all that waits forward; returns the next call."""
+        """Move all that waits forward, and with recorded times what comes after it; returns the
+        next call."""
+        assert self._start_ns is not None
+        self._start_ns -= by_ns
         for i in self.waiting:
             self.waiting[i] -= by_ns
         return min(self.waiting, key=lambda i: (self.waiting[i], i))
