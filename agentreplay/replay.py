@@ -257,6 +257,7 @@ class Replay:
                 lane.failures += 1
                 pause_s = min(2.0 ** (lane.failures - 1), LONGEST_BACKOFF_S)
         self.live_lanes -= 1
+        self._look_for_idle()
         if not plan.arrivals or not self.live_lanes:
             self._close(self._clock() + 1)  # what arrived at this instant lies inside
 
@@ -307,6 +308,7 @@ class Replay:
                 return
             budget.spend()
             if budget.spent:
+                play.over = True
                 _wake(waits)
             body = play.body(i)
             if not await self._until(lambda: play.waiting[i], waits, over):
@@ -315,6 +317,7 @@ class Replay:
             self._unended += 1
             succeeded = await self._send(play, i, play.request(i), body, waits, over)
             failed = failed or not succeeded
+            play.over = out()
             if succeeded or self.plan.on_error == "continue":
                 ended(i)
             else:
@@ -331,6 +334,7 @@ class Replay:
                 calls.start_soon(call, i)
             self._look_for_idle(play)
         del self._plays[play]
+        self._look_for_idle()
         return not failed
 
     async def _warm_up(self, play: Play, lane: _Lane, ended: Callable[[int], None]) -> None:
@@ -365,14 +369,14 @@ class Replay:
             self._idle_since_ns = self._clock()
         self._look_for_idle(play)
 
-    def _look_for_idle(self, play: Play) -> None:
-        """Keep within the plan's limits of idle time; *play* has changed."""
+    def _look_for_idle(self, play: Play | None = None) -> None:
+        """Keep within the plan's limits of idle time; *play* has changed, or one has gone."""
         now_ns = self._clock()
-        if play.cap_idle(now_ns):
+        if play is not None and play.cap_idle(now_ns):
             _wake(self._plays[play])
         if self.plan.max_idle_s is None or self._unended or self._drawing:
             return
-        plays = [play for play in self._plays if play.waiting]
+        plays = [play for play in self._plays if play.waiting and not play.over]
         if not plays:
             return
         first = min(plays, key=Play.next_ns)
