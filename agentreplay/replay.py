@@ -141,7 +141,8 @@ class Replay:
         """End the sending in time; before that, look whether the first seconds brought anything."""
         first_ns = int(NO_SUCCESS_S * 1e9)
         if self._end_ns is None or self._end_ns > first_ns:
-            await self._until(_at(first_ns), self._waits)
+            # A warm-up that is over tells the end, which may be sooner.
+            await self._until(lambda: min(first_ns, self._end_ns or first_ns), self._waits)
             if self._failed and not self._succeeded and not self.in_flight:
                 self.stop("gave_up", GIVE_UP_DRAIN_S)
         await self._begun.wait()
@@ -192,7 +193,7 @@ class Replay:
         """Draw the first session of every lane, and plan the warm-up of all together."""
         openings = []
         for lane in lanes:
-            drawn = await self._next_session(lane)
+            drawn = None if lane.budget.spent else await self._next_session(lane)
             if drawn is not None:
                 visit, session = drawn
                 opened = opening(self.plan, lane.number, session)
@@ -288,7 +289,7 @@ class Replay:
         plan goes on.
         """
         waits, budget = self._plays[play], lane.budget
-        failed = False
+        failed = sending = False
 
         def over() -> bool:
             return failed and self.plan.on_error != "continue"
@@ -298,8 +299,10 @@ class Replay:
 
         def ended(i: int) -> None:
             """Note the end of a call that others may wait for."""
-            for freed in play.end(i, self._clock()):
-                calls.start_soon(call, freed)
+            freed = play.end(i, self._clock())
+            if sending:
+                for each in freed:
+                    calls.start_soon(call, each)
 
         async def call(i: int) -> None:
             nonlocal failed
@@ -330,6 +333,7 @@ class Replay:
                 await self._begun.wait()
             else:
                 play.begin(self._clock())
+            sending = True
             for i in play.waiting:
                 calls.start_soon(call, i)
             self._look_for_idle(play)
@@ -350,9 +354,7 @@ class Replay:
             self.warmup_left -= 1
             if not self.warmup_left:
                 self._hand_over()
-            succeeded = await self._send(play, i, request, body, self._waits, lambda: False)
-            if not succeeded and not request.agent:
-                self.stop("warmup_failed", GIVE_UP_DRAIN_S)
+            await self._send(play, i, request, body, self._waits, lambda: False)
             ended(i)
             self._end_flight(play)
 
@@ -440,6 +442,8 @@ class Replay:
             self._succeeded += 1
             return
         self._failed += 1
+        if record.request.warmup and not record.request.agent:
+            self.stop("warmup_failed", GIVE_UP_DRAIN_S)
         late = self._clock() >= NO_SUCCESS_S * 1e9
         if record.error.kind == "auth":
             self.stop("gave_up", GIVE_UP_DRAIN_S)  # whoever is refused once is refused always
