@@ -156,7 +156,7 @@ class Collector:
         examples: The words of one failure of each kind.
         visits: What is kept of each play, by lane and number.
         warmup: What is kept of the calls that filled the server's cache.
-        warmed: The plays that they belong to, which are live when the window opens.
+        warmed: When the last of them ended, by play.
         lane_tokens: Output tokens that arrived in the window, by lane.
         lane_spans: When answers were streaming in the window, by lane.
         flights: From when to when each request was under way that belongs to no play: refusals of
@@ -184,7 +184,7 @@ class Collector:
         self.lane_tokens: Counter[int] = Counter()
         self.lane_spans: dict[int, list[tuple[int, int]]] = {}
         self.warmup = WarmedUp()
-        self.warmed: set[tuple[int, int]] = set()
+        self.warmed: dict[tuple[int, int], int] = {}
         self.flights: list[tuple[int, int]] = []
         self.gaps = _Gaps()
         self.found: list[Found] = []
@@ -208,7 +208,7 @@ class Collector:
         """Take a record."""
         request, error = record.request, record.error
         if record.retry_s is not None:
-            self._add_refusal(record.sent_ns, record.done_ns, record.retry_s)
+            self._add_refusal(record, record.retry_s)
             return
         self.counts["reconnects"] += record.reconnected
         self.counts["bursts"] += record.burst
@@ -216,7 +216,8 @@ class Collector:
         if request.warmup:
             self.counts["warmup"] += 1
             self.warmup.add(record)
-            self.warmed.add((request.lane, request.visit))
+            key = request.lane, request.visit
+            self.warmed[key] = max(self.warmed.get(key, 0), record.done_ns)
             self.flights.append((record.sent_ns, record.done_ns))
             return
         failed = error is not None and error.kind != "cancelled"
@@ -262,10 +263,10 @@ class Collector:
         if error is None:
             self._add_success(record)
 
-    def _add_refusal(self, sent_ns: int, done_ns: int, retry_s: float) -> None:
+    def _add_refusal(self, record: Record, retry_s: float) -> None:
         """A busy server's, which was waited out: the next try stands for the request."""
-        self.flights.append((sent_ns, done_ns))
-        if sent_ns >= self.window.open_ns:
+        self.flights.append((record.sent_ns, record.done_ns))
+        if record.sent_ns >= self.window.open_ns and not record.request.warmup:
             self.counts["busy"] += 1
             self.busy_s += retry_s
 

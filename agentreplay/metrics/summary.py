@@ -314,7 +314,7 @@ def _metrics(
             "ttft": _covered(span, sums.last_ttft_ns),
             "tpot": _covered(span, sums.last_tpot_ns),
         },
-        "concurrency": _concurrency(sums, span),
+        "concurrency": _concurrency(sums, plan, span),
         "client": {
             "loop_late_share": health.loop_late_share if health else None,
             "loop_late_max": health.loop_late_max_s if health else None,
@@ -381,17 +381,19 @@ def _sessions(sums: Collector) -> dict[str, int]:
     }
 
 
-def _concurrency(sums: Collector, span: Window) -> dict[str, float | int | None]:
-    """Means are over time. A lane is live from its session's first call to its last answer; from
-    the opening of the window on, where its session was put into the middle."""
-    lanes = [
-        (
-            span.open_ns if key in sums.warmed else visit.first_ns,
-            visit.last_ns if visit.failed or visit.whole else span.close_ns,
-        )
-        for key, visit in sums.visits.items()
-    ]
-    lanes += [(span.open_ns, span.close_ns) for _ in sums.warmed - sums.visits.keys()]
+def _concurrency(sums: Collector, plan: Plan, span: Window) -> dict[str, float | int | None]:
+    """Means are over time. A lane is live from its session's first call to its last answer; with
+    its first session from the opening of the window on, where that was warmed up."""
+    first = dict(sorted(sums.visits, reverse=True))  # number of each lane's first play
+    lanes = []
+    for key, visit in sums.visits.items():
+        lane, number = key
+        opened = plan.warms_up and number == first[lane]
+        ended = visit.sent == visit.calls or (visit.failed and plan.on_error != "continue")
+        last_ns = max(visit.last_ns, sums.warmed.get(key, 0)) if ended else span.close_ns
+        lanes.append((span.open_ns if opened else visit.first_ns, last_ns))
+    if plan.warms_up:  # of the others nothing was to be sent yet
+        lanes += [(span.open_ns, span.close_ns)] * (plan.users - len(first))
     flights = [*sums.flights, *(each for visit in sums.visits.values() for each in visit.flights)]
     if not span.measures_rates:
         return {"lanes_mean": None, "in_flight_mean": None, "in_flight_max": None}
