@@ -91,6 +91,7 @@ class Play:
         waiting: When each call is to be sent that waits for nothing but its time, in nanoseconds;
             empty until the play has begun.
         in_flight: Calls sent and not ended, warm-up included.
+        over: Nothing more of it will be sent.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Play:
         self.opening = opening
         self.waiting: dict[int, int] = {}
         self.in_flight = 0
+        self.over = False
         self._plan = plan
         self._visit = visit
         self._session = session
@@ -218,7 +220,7 @@ class Play:
         To be called when nothing of it is in flight any more.
         """
         cap_s = self._plan.max_tree_idle_s
-        if cap_s is None or self.in_flight or not self.waiting:
+        if cap_s is None or self.in_flight or self.over or not self.waiting:
             return False
         skip_ns = self.next_ns() - now_ns - round(cap_s * 1e9)
         if skip_ns <= 0:

@@ -151,6 +151,7 @@ class Replay:
         """End the sending in time; before that, look whether the first seconds brought anything."""
         first_ns = int(NO_SUCCESS_S * 1e9)
         if self._end_ns is None or self._end_ns > first_ns:
+            # A warm-up that is over tells the end, which may be sooner.
             await self._until(lambda: min(first_ns, self._end_ns or first_ns), self._waits)
             if self._failed and not self._succeeded and not self.in_flight:
                 self.stop("gave_up", GIVE_UP_DRAIN_S)
@@ -270,6 +271,7 @@ class Replay:
                 lane.failures += 1
                 pause_s = min(2.0 ** (lane.failures - 1), LONGEST_BACKOFF_S)
         self.live_lanes -= 1
+        self._look_for_idle()
         if not plan.arrivals or not self.live_lanes:
             self._close(self._clock() + 1)  # what arrived at this instant lies inside
 
@@ -322,6 +324,7 @@ class Replay:
                 return
             budget.spend()
             if budget.spent:
+                play.over = True
                 _wake(waits)
             body = play.body(i)
             if not await self._until(lambda: play.waiting[i], waits, over):
@@ -330,6 +333,7 @@ class Replay:
             self._unended += 1
             succeeded = await self._send(play, i, play.request(i), body, waits, over)
             failed = failed or not succeeded
+            play.over = out()
             if succeeded or self.plan.on_error == "continue":
                 ended(i)
             else:
@@ -347,6 +351,7 @@ class Replay:
                 calls.start_soon(call, i)
             self._look_for_idle(play)
         del self._plays[play]
+        self._look_for_idle()
         return not failed
 
     async def _warm_up(self, play: Play, lane: _Lane, ended: Callable[[int], None]) -> None:
@@ -362,9 +367,7 @@ class Replay:
             self.warmup_left -= 1
             if not self.warmup_left:
                 self._hand_over()
-            succeeded = await self._send(play, i, request, body, self._waits, lambda: False)
-            if not succeeded and not request.agent:
-                self.stop("warmup_failed", GIVE_UP_DRAIN_S)
+            await self._send(play, i, request, body, self._waits, lambda: False)
             self._progress_ns = max(self._progress_ns, self._clock())
             ended(i)
             self._end_flight(play)
@@ -382,14 +385,14 @@ class Replay:
             self._idle_since_ns = self._clock()
         self._look_for_idle(play)
 
-    def _look_for_idle(self, play: Play) -> None:
-        """Keep within the plan's limits of idle time; *play* has changed."""
+    def _look_for_idle(self, play: Play | None = None) -> None:
+        """Keep within the plan's limits of idle time; *play* has changed, or one has gone."""
         now_ns = self._clock()
-        if play.cap_idle(now_ns):
+        if play is not None and play.cap_idle(now_ns):
             _wake(self._plays[play])
         if self.plan.max_idle_s is None or self._unended or self._drawing:
             return
-        plays = [play for play in self._plays if play.waiting]
+        plays = [play for play in self._plays if play.waiting and not play.over]
         if not plays:
             return
         first = min(plays, key=Play.next_ns)
@@ -453,6 +456,8 @@ class Replay:
             self._succeeded += 1
             return
         self._failed += 1
+        if record.request.warmup and not record.request.agent:
+            self.stop("warmup_failed", GIVE_UP_DRAIN_S)
         late = self._clock() >= NO_SUCCESS_S * 1e9
         if record.error.kind == "auth":
             self.stop("gave_up", GIVE_UP_DRAIN_S)  # whoever is refused once is refused always

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import numpy as np
 import orjson
 import pytest
 from command import BUSY_MACHINE as ALLOW_BUSY
 from command import agentreplay
+from records import record as hand_made
 from rich.console import Console
 from scripted import (
     MODEL,
@@ -73,6 +75,9 @@ BUSY_MACHINE = Limits(loop_late_share=1.0, loop_late_max_s=3600.0, lag_p99_s=360
 CHAT = "/v1/chat/completions"
 PLAIN = {"model", "messages", "stream", "max_tokens"}
 SPOKEN = ("content", "reasoning", "reasoning_content")
+
+
+TOKEN = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 
 
 def at_once(users: int, sessions: int) -> Plan:
@@ -315,6 +320,95 @@ def test_row_10_a_later_turn_makes_no_more_than_its_own_part() -> None:
         tracemalloc.stop()
     assert shares[0] > 1  # the first one is all new: what is counted does show
     assert max(shares[2:]) < 0.05
+
+
+LONG = [lone(n, 6400) for n in range(8)]
+
+
+def test_row_12_what_is_left_is_played_again_and_said(tmp_path: Path) -> None:
+    """Eight of ten sessions are too long, six users: two are played three times each, with text
+    that differs from the first block on, and the report says so."""
+    server = ScriptedServer(good)
+    trace = [lone(8), lone(9), *LONG]
+    plan = Plan(users=6, requests=6, duration_s=None, timing="none", context_tokens=1000, seed=1)
+    result = ran(tmp_path, trace, plan, server)
+    sessions = result.value["metrics"]["sessions"]
+    assert (sessions["started"], sessions["distinct"]) == (6, 2)
+    assert (sessions["reused"], sessions["most_plays"]) == (4, 3)
+    said = "6 started, 2 distinct; played up to 3 times, with other text each time"
+    assert said in " ".join(printed(result).split())
+    texts = [replayed_words(request).split() for request in of_run(server)]
+    assert len(texts) == 6
+    assert len({tuple(text[:64]) for text in texts}) == 6
+
+
+def test_row_13_the_steady_window_stands_beside_the_whole_run() -> None:
+    """Sessions of 1, 1, 1 and 10 s on four lanes: the window is the first second, with its own
+    rates, and the rates of the run are over ten."""
+    trace = [chain(n, 1, takes_s=10 if n == 3 else 1) for n in range(4)]
+    plan = at_once(4, 4)
+    outcome = replay(plan, trace, oracle(trace))
+    summary = summarize(outcome.records, plan, outcome.ending)
+    assert summary.window.seconds == pytest.approx(1)
+    assert summary.metrics["output_token_rate"] == pytest.approx(3)
+    assert summary.metrics["output_token_rate_run"] == pytest.approx(4 / 10)
+    assert summary.metrics["concurrency"]["lanes_mean"] == pytest.approx(4)
+
+
+def test_row_14_a_request_of_the_warm_up_gives_tokens_and_no_times() -> None:
+    """Sent at 0, first token at 900 ms, one each 100 ms up to 2000 ms; the window opens at
+    1000 ms. Its TTFT is none; its tokens from 1000 ms on count, the opening's instant lying inside,
+    and its input, which came back at 900 ms, does not."""
+    streamed_ms = [900, *range(1000, 2001, 100)]
+    early = hand_made(streamed_ms, isl_served=100)
+    inside = hand_made([1500, 1600], sent_ms=1200, isl_served=100)
+    plan = Plan(users=1, duration_s=2.0, warmup_s=1.0)
+    ending = Ending("duration", 3_000_000_000, 3_000_000_000, 1_000_000_000)
+    found = summarize([early, inside], plan, ending).metrics
+    assert (found["ttft"]["n"], found["ttft"]["max"]) == (1, 0.3)
+    assert (found["requests"]["attempted"], found["requests"]["warmup"]) == (1, 1)
+    assert found["output_token_rate"] == pytest.approx((11 + 2) / 2)
+    assert found["input_token_rate"] == pytest.approx(100 / 2)
+
+
+def test_row_15_the_hand_over_is_no_burst() -> None:
+    """One prefill of 100 ms at a time and 16 lanes: measured from the hand-over on, the P99 of
+    TTFT is that of the steady state, and not the 1600 ms of 16 lanes that start together."""
+    trace = [chain(n, 400, gap_s=1.0 + 0.17 * n, takes_s=2.0) for n in range(16)]
+
+    def found(**changes: Any) -> list[tuple[float, float]]:
+        """When measured requests were sent after the opening, and their TTFT."""
+        prefill: list[anyio.Lock] = []
+
+        async def stream(request: values.Request, body: bytes, sink: Sink) -> Reply:
+            if not prefill:
+                prefill.append(anyio.Lock())
+            async with prefill[0]:
+                await anyio.sleep(0.1)
+            sink(virtual.clock(), TOKEN)
+            if not request.warmup:
+                await anyio.sleep(1.9)
+            sink(virtual.clock(), ANSWER)
+            return Reply(200, "text/event-stream", b"")
+
+        plan = changed(Plan(users=16, duration_s=600, max_gap_s=None, order="recorded"), **changes)
+        outcome = replay(plan, trace, stream)
+        opened_ns = outcome.ending.opened_ns
+        assert opened_ns is not None
+        return [
+            ((r.sent_ns - opened_ns) / 1e9, (r.first_token_ns - r.sent_ns) / 1e9)
+            for r in outcome.records
+            if r.first_token_ns is not None and not r.request.warmup
+        ]
+
+    def p99(samples: list[tuple[float, float]]) -> float:
+        return float(np.percentile([ttft_s for _, ttft_s in samples], 99))
+
+    together = found()
+    assert max(ttft_s for at_s, ttft_s in together if at_s < 1) == pytest.approx(1.6)
+    begun = found(start=(0.25, 0.75), warmup_calls=10)
+    steady = p99([sample for sample in begun if sample[0] >= 300])
+    assert p99(begun) < 1.5 * steady < 1.0
 
 
 def test_row_20_a_broken_tool_call_is_not_sent_back(tmp_path: Path) -> None:
@@ -707,6 +801,29 @@ def test_row_34_what_was_not_played_to_its_end_is_no_success(tmp_path: Path) -> 
     assert exit_code(result)[0] == 3
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_row_35_what_does_not_fit_makes_a_run_invalid(tmp_path: Path, allowed: bool) -> None:
+    """Seven of ten sessions are too long: 3 are kept, the share of their tokens is said, and the
+    exit code is not 0 unless that much may be left out."""
+    trace = saved(tmp_path, [*LONG[:7], lone(7), lone(8), lone(9)])
+    options = ("--users", "1", "--sessions", "10", "--timing", "none", "--context", "1000")
+    allow = ("--allow", "dropped_tokens=96%") if allowed else ()
+    out = tmp_path / "out"
+    ended = commanded(
+        ScriptedServer(good), trace, *options, *allow, *ALLOW_BUSY, "--fit", "drop-session",
+        "--out", out,
+    )  # fmt: skip
+    value = orjson.loads((out / "summary.json").read_bytes())
+    fit = value["fit"]
+    share = 7 * 6401 / (7 * 6401 + 3 * 641)
+    assert (fit["sessions"], fit["dropped_sessions"]) == (10, 7)
+    assert fit["dropped_tokens"] / fit["tokens"] == pytest.approx(share)
+    said = " ".join((ended.stdout + ended.stderr).split())
+    assert f"7 of 10 drawn sessions, 7 calls and {100 * share:.1f} % of the drawn tokens" in said
+    assert ended.returncode == (0 if allowed else 3)
+    assert ("too_little_fits" in said) != allowed
+
+
 @pytest.mark.parametrize("unknown", ["max_tokens", "max_completion_tokens"])
 def test_row_39_the_limit_goes_by_the_name_that_the_server_knows(
     tmp_path: Path, unknown: str
@@ -929,6 +1046,32 @@ def test_row_63_what_was_cut_is_printed(tmp_path: Path) -> None:
     assert row.split() == "Gaps cut 1 to 10 ms, by 30 s in all".split()
 
 
+@pytest.mark.parametrize(
+    ("cap_s", "sent_s", "skip_s"), [(None, 50, 0), (5.0, 25, 25)], ids=["whole", "capped"]
+)
+def test_row_63_idle_time_of_a_session_is_capped_from_the_live_end(
+    cap_s: float | None, sent_s: float, skip_s: float
+) -> None:
+    """Ended at 20 s instead of 10 s, the session is idle for 30 s from there, or for 5 s with 25 s
+    skipped."""
+    plan = Plan(users=1, sessions=1, duration_s=None, max_gap_s=None, max_tree_idle_s=cap_s)
+    outcome = replay(plan, [WAITING], oracle([WAITING], 2.0))
+    assert [record.sent_ns / 1e9 for record in outcome.records] == [0, sent_s]
+    summary = summarize(outcome.records, plan, outcome.ending)
+    assert (summary.tree_skips.count, summary.tree_skips.seconds) == (bool(skip_s), skip_s)
+    assert summary.gaps_cut == 0
+
+
+def test_row_63_what_was_skipped_is_in_the_summary(tmp_path: Path) -> None:
+    """30 s of idle time cut to 10 ms: the summary has how often and the seconds in all."""
+    plan = Plan(users=1, sessions=1, duration_s=None, max_gap_s=None, max_tree_idle_s=0.01)
+    result = ran(tmp_path, [WAITING], plan, ScriptedServer(good))
+    skips = result.value["skips"]
+    assert skips["tree"]["count"] == 1
+    assert 29 < skips["tree"]["seconds"] <= 29.99
+    assert skips["idle"]["count"] == 0
+
+
 def test_row_64_twice_the_speed_is_half_the_time() -> None:
     """A trace of 10 s at speed 2 has its last due at 5 s: gaps shrink, and no answer does."""
     calls = [call(0, 1), call(4, 5), call(10, 11)]
@@ -937,6 +1080,32 @@ def test_row_64_twice_the_speed_is_half_the_time() -> None:
     records = replay(plan, [session], oracle([session])).records
     assert [record.request.due_ns / 1e9 for record in records] == [0, 2, 5]
     assert {record.done_ns - record.sent_ns for record in records} == {1_000_000_000}
+
+
+def test_row_65_a_slow_warm_up_ends_with_its_limit_and_a_warning() -> None:
+    """One call of the warm-up takes 20 s, the limit is 5 s: measuring begins 5 s after the last
+    other one has ended, and it is said."""
+    trace = [chain(n, 40) for n in range(2)]
+    answers = oracle(trace)
+
+    async def stream(request: values.Request, body: bytes, sink: Sink) -> Reply:
+        if request.warmup and request.lane == 0:
+            await anyio.sleep(20)
+            return await instantly(request, body, sink)
+        return await answers(request, body, sink)
+
+    plan = Plan(users=2, duration_s=60, warmup_calls=3, warmup_limit_s=5.0)
+    outcome = replay(plan, trace, stream)
+    assert outcome.ending.reason == "duration"
+    assert outcome.ending.opened_ns == 3e9 + 5e9
+    summary = summarize(outcome.records, plan, outcome.ending)
+    assert [warning.id for warning in summary.verdict.warnings] == ["warmup_cut"]
+    assert "3 calls of the warm-up" in summary.verdict.warnings[0].text
+    assert "warmup_failed" not in [reason.id for reason in summary.verdict.reasons]
+    assert {record.request.lane for record in outcome.records if not record.request.warmup} == {
+        0,
+        1,
+    }
 
 
 def test_row_66_no_text_of_trace_or_server_is_kept(tmp_path: Path) -> None:

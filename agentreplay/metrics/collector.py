@@ -165,7 +165,7 @@ class Collector:
         examples: The first failure of each kind: when it ended, and its words.
         visits: What is kept of each play, by lane and number.
         warmup: What is kept of the calls that filled the server's cache.
-        warmed: The plays that they belong to, which are live when the window opens.
+        warmed: When the last of them ended, by play.
         lane_tokens: Output tokens that arrived in the window, by lane.
         lane_spans: When answers were streaming in the window, by lane.
         flights: From when to when each request was under way that belongs to no play: refusals of
@@ -193,7 +193,7 @@ class Collector:
         self.lane_tokens: Counter[int] = Counter()
         self.lane_spans: dict[int, list[tuple[int, int]]] = {}
         self.warmup = WarmedUp()
-        self.warmed: set[tuple[int, int]] = set()
+        self.warmed: dict[tuple[int, int], int] = {}
         self.flights: list[tuple[int, int]] = []
         self.gaps = _Gaps()
         self.found: list[Found] = []
@@ -225,7 +225,8 @@ class Collector:
         if request.warmup:
             self.counts["warmup"] += 1
             self.warmup.add(record)
-            self.warmed.add((request.lane, request.visit))
+            key = request.lane, request.visit
+            self.warmed[key] = max(self.warmed.get(key, 0), record.done_ns)
             self.flights.append((record.sent_ns, record.done_ns))
             return
         failed = error is not None and error.kind != "cancelled"

@@ -388,22 +388,18 @@ def _sessions(sums: Collector) -> dict[str, int]:
 
 
 def _concurrency(sums: Collector, plan: Plan, span: Window) -> dict[str, float | int | None]:
-    """Means are over time. A lane is live from its session's first call to its last answer; from
-    the opening of the window on, where its session was put into the middle."""
-
-    def over(visit: Visited) -> bool:
-        """Nothing more of it was to come."""
-        ends = plan.on_error != "continue" and visit.failed > 0
-        return ends or visit.sent == visit.calls
-
-    lanes = [
-        (
-            span.open_ns if key in sums.warmed else visit.first_ns,
-            visit.last_ns if over(visit) else span.close_ns,
-        )
-        for key, visit in sums.visits.items()
-    ]
-    lanes += [(span.open_ns, span.close_ns) for _ in sums.warmed - sums.visits.keys()]
+    """Means are over time. A lane is live from its session's first call to its last answer; with
+    its first session from the opening of the window on, where that was warmed up."""
+    first = dict(sorted(sums.visits, reverse=True))  # number of each lane's first play
+    lanes = []
+    for key, visit in sums.visits.items():
+        lane, number = key
+        opened = plan.warms_up and number == first[lane]
+        ended = visit.sent == visit.calls or (visit.failed and plan.on_error != "continue")
+        last_ns = max(visit.last_ns, sums.warmed.get(key, 0)) if ended else span.close_ns
+        lanes.append((span.open_ns if opened else visit.first_ns, last_ns))
+    if plan.warms_up:  # of the others nothing was to be sent yet
+        lanes += [(span.open_ns, span.close_ns)] * (plan.users - len(first))
     flights = [*sums.flights, *(each for visit in sums.visits.values() for each in visit.flights)]
     if not span.measures_rates:
         return {"lanes_mean": None, "in_flight_mean": None, "in_flight_max": None}
