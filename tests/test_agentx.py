@@ -195,7 +195,7 @@ def run(
         sessions: The trace.
         factor: Answers take so many times as long as recorded.
         warmup_s: Those of one token take so long; None: they never end.
-        apart_s: And by so much longer for each further lane, so that none end together.
+        apart_s: And by so much longer for each lane, so that none end together or at a limit.
         fails: Which requests fail, at the end of their time.
         keep: Keep the bodies.
         stop_s: Interrupt the run then.
@@ -209,7 +209,7 @@ def run(
         course.lanes.append(scheduler[0].live_lanes)
         if request.warmup:
             takes_s = float("inf") if warmup_s is None else warmup_s
-            await anyio.sleep(takes_s + request.lane * apart_s)
+            await anyio.sleep(takes_s + (request.lane + 1) * apart_s)
         elif fails(request):
             await anyio.sleep(0.5)
         if fails(request):
@@ -904,16 +904,25 @@ def test_idle_time_is_capped_through_failures(
         idle_time_is_capped(course)
 
 
-def test_a_lane_that_has_ended_holds_no_other_up() -> None:
-    """One lane's only session fails, the other's next call is 1000 s away: it comes after 10 s."""
+@pytest.mark.parametrize("left_s", [5, 500])
+def test_a_lane_that_has_ended_holds_no_other_up(left_s: float) -> None:
+    """One lane's only session fails, the other's next call is 1000 s away: it comes after 10 s,
+    and all that was skipped is in its record, whenever the failed one's next would have come."""
     trace = [
-        Session("a", None, link([call(0, 1), call(5, 6, agent="x")], 64, given=[(), ()]), 64, ""),
+        Session(
+            "a",
+            None,
+            link([call(0, 1), call(left_s, left_s + 1, agent="x")], 64, given=[(), ()]),
+            64,
+            "",
+        ),
         Session("b", None, link([call(0, 0.1), call(1000, 1001)], 64), 64, ""),
     ]
     plan = Plan(users=2, sessions=2, duration_s=None, max_gap_s=None, max_idle_s=10.0)
     course = run(plan, trace, fails=lambda request: request.session == "a")
     (last,) = [r for r in course.records if r.request.session == "b" and r.request.call == 1]
     assert last.sent_ns == 10.5 * S
+    assert last.request.idle_skip_s == 989.5
 
 
 def skipped_ns(record: Record) -> int:
