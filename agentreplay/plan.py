@@ -141,15 +141,17 @@ class Visit:
 def visits(plan: Plan, lane: int, sessions: int) -> Iterator[Visit]:
     """The visits of *lane* over a trace of *sessions*, without end unless the plan limits them.
 
-    All lanes walk one seeded permutation with a stride of the number of lanes, and wrap.
+    All lanes walk one seeded permutation with a stride of the number of lanes, and another one in
+    each further pass: with the same one, lanes that share a divisor with the set would see some of
+    its sessions only.
     """
-    order = np.random.default_rng(plan.seed).permutation(sessions)
-    if plan.arrivals:
-        order = np.arange(sessions)
-    number = 0
+    number, drawn, order = 0, -1, np.arange(sessions)
     while plan.sessions is None or (place := lane + number * plan.users) < plan.sessions:
         place = lane + number * plan.users
         lap, at = divmod(place, sessions)
+        if lap != drawn and not plan.arrivals:
+            seed = (plan.seed, lap) if lap else plan.seed
+            order, drawn = np.random.default_rng(seed).permutation(sessions), lap
         yield Visit(lane, number, int(order[at]), place, lap)
         number += 1
 

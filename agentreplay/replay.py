@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TypeAlias
 
 import anyio
@@ -99,6 +98,7 @@ class Replay:
         self._sent = Sent(plan)
         self._plays: dict[Play, _Waits] = {}  # with what waits in each
         self._unended = self._drawing = 0
+        self._unreadable: set[int] = set()
         self._idle_since_ns = 0
         self._moved_back = self._warmup_cut = 0
         self._progress_ns = 0  # when a call of the warm-up ended last, its primers being due before
@@ -276,16 +276,17 @@ class Replay:
             self._close(self._clock() + 1)  # what arrived at this instant lies inside
 
     async def _next_session(self, lane: _Lane) -> tuple[Visit, Session] | None:
-        """The lane's next visit whose session can be read; None where there is none.
-
-        Whoever has tried every session of the trace in vain gives up.
-        """
-        for visit in islice(lane.visits, self._sessions):
+        """The lane's next visit whose session can be read; None where there is none."""
+        for visit in lane.visits:
+            if len(self._unreadable) == self._sessions:
+                break
+            if visit.session in self._unreadable:
+                continue
             self._drawing += 1
             try:
                 return visit, await self._draw(visit.session)
             except TraceError:
-                continue
+                self._unreadable.add(visit.session)
             finally:
                 self._drawing -= 1
         return None

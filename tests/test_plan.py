@@ -83,3 +83,12 @@ def test_lanes_start_within_the_ramp() -> None:
     """The first lane starts at once, the others evenly spread."""
     plan = replace(Plan(users=5), ramp_s=10.0)
     assert [lane_start_s(plan, lane) for lane in range(5)] == [0, 2, 4, 6, 8]
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 5))
+def test_every_lane_meets_every_session(users: int, sessions: int, seed: int) -> None:
+    """Also where the number of lanes and that of sessions have a common divisor."""
+    plan = Plan(users=users, seed=seed)
+    for lane in range(users):
+        met = {visit.session for visit in islice(visits(plan, lane, sessions), 100 * sessions)}
+        assert met == set(range(sessions))
