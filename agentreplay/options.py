@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from functools import wraps
 from math import inf
@@ -12,20 +11,13 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from agentreplay import units
 from agentreplay.errors import AgentReplayError, TraceError
-from agentreplay.scenario import PINNED, SCENARIOS, Scenario, written
-from agentreplay.trace.hub import is_pinned
 
 if TYPE_CHECKING:
     from agentreplay.client.endpoint import Endpoint
-    from agentreplay.metrics.verdict import Limits
-    from agentreplay.plan import Plan
     from agentreplay.trace.load import TraceSet
-
-DEFAULT_USERS = 8
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -236,101 +228,6 @@ def loaded(**which: Any) -> TraceSet:
     return trace
 
 
-def scenario(ctx: click.Context, param: click.Parameter, value: str | None) -> Scenario | None:
-    """The scenario; its values become the defaults of the command's other options."""
-    if value is None:
-        return None
-    found, named = SCENARIOS[value], _named(ctx)
-    rules = {**found.options, **found.defaults}
-    ctx.default_map = {str(named[name].name): text for name, text in rules.items()}
-    return found
-
-
-def overrides_of(
-    ctx: click.Context, scenario: Scenario | None, override: bool, sessions: int
-) -> tuple[str, ...]:
-    """In what a run differs from its scenario, a line for each.
-
-    Args:
-        ctx: The command's, with all options parsed.
-        scenario: Whose rules count.
-        override: Whether it may differ.
-        sessions: How many sessions the set has.
-    """
-    if scenario is None:
-        if override:
-            raise AgentReplayError("--override needs --scenario: without one there are no rules")
-        return ()
-    found = _contradictions(ctx, scenario, sessions)
-    if found and not override:
-        lines = "\n  ".join(found)
-        raise AgentReplayError(
-            f"this is not {scenario.title} (--override runs it, and the verdict is invalid):\n"
-            f"  {lines}"
-        )
-    return found
-
-
-def _contradictions(ctx: click.Context, scenario: Scenario, sessions: int) -> tuple[str, ...]:
-    found, named, title = [], _named(ctx), scenario.name
-    values: dict[str, Any] = {name: ctx.params.get(str(each.name)) for name, each in named.items()}
-
-    def given(name: str) -> bool:
-        source = ctx.get_parameter_source(str(named[name].name))
-        return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-
-    for name, text in scenario.options.items():
-        if given(name) and values[name] != _parsed(ctx, named[name], text):
-            shown = _shown(named[name], values[name])
-            found.append(f"{shown}: {title} has {written(name, text)}")
-    for name, text in scenario.least.items():
-        if given(name) and values[name] < _parsed(ctx, named[name], text):
-            shown = _shown(named[name], values[name])
-            found.append(f"{shown}: {title} has {written(name, text)} or more")
-    if scenario.whole_passes and given("sessions") and values["sessions"] < sessions:
-        shown = _shown(named["sessions"], values["sessions"])
-        found.append(f"{shown}: {title} plays the whole set, {sessions} sessions, or more")
-    found += [f"{written(name)}: {title} has none" for name in scenario.without if given(name)]
-    allowed = dict(change.partition("=")[::2] for change in values["allow"])
-    for name, text in scenario.limits.items():
-        if name in allowed and _limit(name, allowed[name]) != _limit(name, text):
-            found.append(f"--allow {name}={allowed[name]}: {title} has {name}={text}")
-    if scenario.pinned:
-        found += [
-            f"{path}: {title} replays published sets only, written as {PINNED}"
-            for path in ctx.params["paths"]
-            if not is_pinned(path)
-        ]
-    return tuple(found)
-
-
-def _named(ctx: click.Context) -> dict[str, click.Parameter]:
-    """The options of a command by their names on the command line, without dashes."""
-    return {name.lstrip("-"): param for param in ctx.command.params for name in param.opts}
-
-
-def _parsed(ctx: click.Context, param: click.Parameter, text: str) -> Any:
-    """What an option makes of a text."""
-    value = param.type_cast_value(ctx, text)
-    return param.callback(ctx, param, value) if param.callback else value
-
-
-def _shown(param: click.Parameter, value: Any) -> str:
-    """An option with its parsed value, as it would be given."""
-    if value is None:
-        text = "beginning" if param.callback is start else "none"
-    elif param.callback is start:
-        low, high = (f"{100 * each:.10g}%" for each in value)
-        text = f"spread:{low}-{high}"
-    elif param.callback is share:
-        text = f"{100 * value:.10g}%"
-    elif param.callback in (duration, gap):
-        text = f"{value:.10g}s"
-    else:
-        text = str(value)
-    return written(param.opts[0].lstrip("-"), text)
-
-
 def addressed(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that say how an endpoint is spoken to."""
     for option in reversed(ADDRESSED):
@@ -398,74 +295,3 @@ def endpoint_of(
         ca=ca,
         insecure=insecure,
     )
-
-
-def limits_of(
-    allow: tuple[str, ...], scenario: Scenario | None = None, duration_s: float | None = None
-) -> Limits:
-    """The limits of the verdict: those of a scenario, with the changes of --allow.
-
-    A run that is let through with a shorter duration than its scenario's is held to that one.
-    """
-    from agentreplay.metrics.verdict import Limits
-
-    limits, rules = Limits(), scenario.limits if scenario else {}
-    for change in (*(f"{name}={text}" for name, text in rules.items()), *allow):
-        name, _, text = change.partition("=")
-        if name not in Limits.names():
-            known = ", ".join(Limits.names())
-            raise AgentReplayError(f"--allow {change}: no such limit; there are {known}")
-        limits = replace(limits, **{name: _limit(name, text)})
-    if duration_s is not None and "window_s" in rules:
-        limits = replace(limits, window_s=min(limits.window_s, duration_s))
-    return limits
-
-
-def _limit(name: str, text: str) -> float:
-    return units.seconds(text) if name.endswith("_s") else units.share(text)
-
-
-def plan_of(trace: TraceSet, *, users: int | None, **options: Any) -> Plan:
-    """The plan; with recorded times and no users, one lane for each session and its arrival."""
-    from agentreplay.plan import Plan
-
-    _refuse_nonsense(**options)
-    if users is not None or options["timing"] != "recorded":
-        # A lane without any work would be no user: its window would close at the start.
-        most = (users or DEFAULT_USERS, options["sessions"], options["requests"])
-        return Plan(users=min(n for n in most if n is not None), **options)
-    if any(session.start_s is None for session in trace.readable()):
-        raise AgentReplayError(
-            "--timing recorded without --users replays arrivals, and these traces record none: "
-            "give --users"
-        )
-    options["sessions"] = min(options["sessions"] or len(trace), len(trace))
-    return Plan(users=options["sessions"], arrivals=True, **options)
-
-
-def _refuse_nonsense(
-    *,
-    timing: str,
-    start: tuple[float, float] | None,
-    warmup_calls: int,
-    warmup_limit_s: float | None,
-    ramp_s: float,
-    max_tree_idle_s: float | None,
-    max_idle_s: float | None,
-    **_: Any,
-) -> None:
-    """Refuse options that make no sense together."""
-    warms_up = start is not None or warmup_calls > 0
-    if warms_up and timing == "recorded":
-        raise AgentReplayError(
-            "--start spread and --warmup-calls need --timing think or none: recorded times count "
-            "from the first call of a session"
-        )
-    if warms_up and ramp_s:
-        raise AgentReplayError(
-            "--ramp excludes --start spread and --warmup-calls: with these all users start at once"
-        )
-    if warmup_limit_s is not None and not warms_up:
-        raise AgentReplayError("--warmup-limit needs --start spread or --warmup-calls")
-    if timing != "think" and (max_tree_idle_s is not None or max_idle_s is not None):
-        raise AgentReplayError("--max-tree-idle and --max-idle need --timing think")

@@ -24,8 +24,8 @@ from typing import Any
 import anyio
 import httpx
 
-from agentreplay.cli import LOOP
 from agentreplay.client.endpoint import Endpoint, api_url
+from agentreplay.commands.output import LOOP
 from agentreplay.metrics.record import Record
 from agentreplay.plan import Plan
 from agentreplay.replay import Replay

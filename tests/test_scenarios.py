@@ -13,8 +13,8 @@ from command import BUSY_MACHINE, agentreplay
 from virtually import chain
 
 from agentreplay.cli import cli
+from agentreplay.job import limits_of, overrides_of
 from agentreplay.metrics.verdict import Limits
-from agentreplay.options import limits_of, overrides_of
 from agentreplay.scenario import SCENARIOS, Scenario
 from agentreplay.trace.formats import native
 

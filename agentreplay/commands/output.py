@@ -1,0 +1,47 @@
+"""How commands print: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from agentreplay.run import Result
+
+LOOP = {"use_uvloop": sys.platform != "win32"}
+"""Options of the event loop that commands run in."""
+
+
+def print_report(renderable: RenderableType) -> None:
+    """Print a report for people."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    console.print(renderable)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print a result for programs."""
+    import orjson
+
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def show(result: Result, as_json: bool) -> None:
+    """Print a run's outcome and end with its exit code."""
+    from agentreplay.report.text import report as as_text
+    from agentreplay.run import exit_code
+
+    if as_json:
+        print_json(result.value)
+    else:
+        print_report(as_text(result.value))
+    code, why = exit_code(result)
+    click.echo(f"{result.run.path} · exit {code}: {why}", err=as_json)
+    sys.exit(code)

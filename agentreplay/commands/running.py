@@ -1,0 +1,119 @@
+"""`run` and `report`: the main job, and its report again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentreplay import options
+from agentreplay.commands.output import LOOP, print_json, print_report, show
+from agentreplay.errors import AgentReplayError
+from agentreplay.job import job, job_of
+
+if TYPE_CHECKING:
+    from agentreplay.plan import Plan
+    from agentreplay.trace.load import TraceSet
+
+
+@click.command()
+@job
+@click.option(
+    "--users",
+    type=click.IntRange(1),
+    help="Sessions that are live at once.  [default: 8; with --timing recorded, one a session]",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/TIME]")
+@options.EXPORT
+@click.option("--dry-run", is_flag=True, help="Send nothing: say what would be sent.")
+@click.option(
+    "--prices",
+    callback=options.prices,
+    metavar="PRICES",
+    help="Dollars a million tokens for --dry-run, as input=3,cached=0.3,output=15.",
+)
+@options.JSON
+def run(
+    users: int | None,
+    out: Path | None,
+    exports: tuple[str, ...],
+    dry_run: bool,
+    prices: dict[str, float] | None,
+    as_json: bool,
+    asked: dict[str, Any],
+) -> None:
+    """Replay the sessions in PATHS and report token rates and P90 interactivity.
+
+    \b
+    agentreplay run traces --users 16 --duration 5m --url http://localhost:8000
+    agentreplay run traces/laptop.jsonl --sessions 6 --url http://localhost:8080 --max-gap 1s
+    """
+    import anyio
+
+    from agentreplay.report.live import LiveView
+    from agentreplay.run import run_plan
+
+    todo = job_of(asked, users)
+    if dry_run:
+        _forecast(todo.trace, todo.plan, prices, as_json)
+        return
+    if prices:
+        raise AgentReplayError("--prices needs --dry-run: it says what a run would cost")
+    replayed = partial(
+        run_plan,
+        todo.trace,
+        todo.plan,
+        out or _new_directory(),
+        endpoint=todo.endpoint,
+        profile=todo.profile,
+        limits=todo.limits,
+        show=partial(LiveView, todo.plan),
+        exports=exports,
+    )
+    show(anyio.run(replayed, backend_options=LOOP), as_json)
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@options.EXPORT
+@options.JSON
+def report(directory: Path, exports: tuple[str, ...], as_json: bool) -> None:
+    """Compute the report of a run in DIRECTORY again from its records."""
+    from agentreplay.run import conclude
+
+    show(conclude(directory, exports=exports), as_json)
+
+
+def _new_directory() -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path, number = Path("runs") / stamp, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stamp}-{number}"
+    return path
+
+
+def _forecast(trace: TraceSet, plan: Plan, prices: dict[str, float] | None, as_json: bool) -> None:
+    """Print what a plan would send."""
+    from agentreplay.forecast import Prices, forecast
+    from agentreplay.report.forecast import forecast_report
+    from agentreplay.trace.draw import Draws
+
+    draws = Draws(trace, plan.fit)
+    draws.context_tokens = plan.context_tokens
+    if plan.fit == "fail":
+        for index in range(len(trace)):
+            draws.read(index)
+    found = forecast(plan, len(trace), draws.read)
+    dollars = found.dollars(Prices(**prices)) if prices else None
+    left_out = dict(trace.left_out)
+    if too_long := draws.facts()["dropped_sessions"]:
+        left_out["too long for the context"] = too_long
+    if as_json:
+        print_json({**asdict(found), "dollars": dollars, "left_out": left_out})
+    else:
+        print_report(forecast_report(found, dollars, left_out))

@@ -1,0 +1,154 @@
+"""`inspect`, `check`, `convert` and `synth`: what traces hold, and making others."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentreplay import options
+from agentreplay.commands.output import print_json, print_report
+from agentreplay.errors import AgentReplayError
+
+if TYPE_CHECKING:
+    from agentreplay.trace.model import Notes
+
+
+@click.command()
+@options.traces
+@options.SEED
+@options.JSON
+def inspect(as_json: bool, seed: int, which: dict[str, Any]) -> None:
+    """Show what the traces in PATHS hold: calls, lengths, gaps, prefix reuse."""
+    from agentreplay.report.text import trace_report
+    from agentreplay.trace.statistics import statistics
+
+    trace = options.loaded(seed=seed, **which)
+    found = statistics(trace.readable())
+    if not found.sessions:
+        raise AgentReplayError(trace.nothing())
+    notes = {path: dict(notes) for path, notes in trace.notes.items()}
+    if as_json:
+        print_json(
+            {
+                **asdict(found),
+                "files": len(trace.formats),
+                "formats": dict(trace.formats),
+                "left_out": dict(trace.left_out),
+                "skipped": trace.skipped,
+                "notes": notes,
+            }
+        )
+    else:
+        print_report(trace_report(found, len(trace.formats), trace.left_out, trace.skipped, notes))
+
+
+@click.command()
+@options.traces
+@options.SEED
+@options.JSON
+def check(as_json: bool, seed: int, which: dict[str, Any]) -> None:
+    """Say what can be read of PATHS and what not: formats, sessions, repairs, with line numbers.
+
+    \b
+    agentreplay check ~/.claude/projects
+    agentreplay check traces --json
+    """
+    from agentreplay.report.check import check_report
+    from agentreplay.trace.check import checked
+
+    trace = options.opened(seed=seed, **which)
+    found = checked(trace)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print_report(check_report(found))
+    if not found.calls:
+        raise AgentReplayError(trace.nothing())
+
+
+@click.command()
+@options.traces
+@options.SEED
+@click.option(
+    "--to",
+    type=click.Choice(["native", "weka"]),
+    default="native",
+    show_default=True,
+    help="Format to write.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, allow_dash=True),
+    default="-",
+    help="File to write.  [default: standard output]",
+)
+@click.option("--dry-run", is_flag=True, help="Write nothing: say what would be written.")
+def convert(to: str, out: Path, dry_run: bool, seed: int, which: dict[str, Any]) -> None:
+    """Write the sessions in PATHS as lengths, times and relations: no text, no recorded hash.
+
+    \b
+    agentreplay convert ~/.claude/projects --since 30d --out mine.jsonl
+    agentreplay convert ~/.codex/sessions --to weka --dry-run
+    """
+    from agentreplay.report.check import export_report
+    from agentreplay.trace.export import exported, seen_of
+    from agentreplay.trace.model import Notes
+
+    trace = options.loaded(seed=seed, **which)
+    notes = Notes()
+    lines = exported(trace, to, secrets.randbits(51), notes)
+    if dry_run:
+        print_report(export_report(to, seen_of(lines)))
+    else:
+        try:
+            # Written beside and moved when whole: the file may be among those that are read.
+            with click.open_file(str(out), "wb", atomic=True) as file:
+                for line in lines:
+                    file.write(line)
+        except OSError as error:
+            raise AgentReplayError(f"{out}: can't be written: {error.strerror}") from None
+    for source, cause in trace.skipped.items():
+        click.echo(f"left out: {source}: {cause}", err=True)
+    _say(notes)
+
+
+def _say(notes: Notes) -> None:
+    for what, times in notes.items():
+        if times:
+            click.echo(f"{times} {what}", err=True)
+
+
+@click.command()
+@click.argument("sessions", type=click.IntRange(1))
+@click.option("--seed", type=int, default=42, show_default=True, help="Decides everything.")
+@click.option(
+    "--calls",
+    callback=options.from_to,
+    metavar="FROM-TO",
+    default="5-60",
+    show_default=True,
+    help="Calls a session.",
+)
+@click.option(
+    "--largest",
+    type=click.IntRange(2048),
+    help="Most tokens of a prompt and its answer; everything is scaled to fit.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, allow_dash=True),
+    default="-",
+    help="File to write.  [default: standard output]",
+)
+def synth(sessions: int, seed: int, calls: tuple[int, int], largest: int | None, out: Path) -> None:
+    """Make SESSIONS artificial sessions with the statistics of real ones."""
+    from agentreplay.trace.formats import native
+    from agentreplay.trace.synth import synthesise
+
+    with click.open_file(str(out), "wb") as file:
+        for session in synthesise(sessions, seed, calls=calls, largest_tokens=largest):
+            file.write(native.line(session))

@@ -1,0 +1,517 @@
+"""What is to be run: the options of `run` and the like, and what they say."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from agentreplay import options, units
+from agentreplay.errors import AgentReplayError
+from agentreplay.options import duration, gap, share, start
+from agentreplay.scenario import PINNED, SCENARIOS, Scenario, written
+from agentreplay.trace.hub import is_pinned
+
+if TYPE_CHECKING:
+    from agentreplay.client.endpoint import Endpoint
+    from agentreplay.metrics.verdict import Limits
+    from agentreplay.plan import Plan
+    from agentreplay.trace.load import TraceSet
+
+DEFAULT_USERS = 8
+DEFAULT_DURATION_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that decides a run but where it leaves its directory.
+
+    Attributes:
+        trace: The recorded sessions.
+        plan: What to send, and when.
+        endpoint: What to send to; None for the embedded simulated server.
+        profile: The simulated server's profile.
+        limits: Where the run stops being valid.
+    """
+
+    trace: TraceSet
+    plan: Plan
+    endpoint: Endpoint | None
+    profile: str
+    limits: Limits
+
+
+def scenario(ctx: click.Context, param: click.Parameter, value: str | None) -> Scenario | None:
+    """The scenario; its values become the defaults of the command's other options."""
+    if value is None:
+        return None
+    found, named = SCENARIOS[value], _named(ctx)
+    rules = {**found.options, **found.defaults}
+    ctx.default_map = {str(named[name].name): text for name, text in rules.items()}
+    return found
+
+
+def overrides_of(
+    ctx: click.Context, scenario: Scenario | None, override: bool, sessions: int
+) -> tuple[str, ...]:
+    """In what a run differs from its scenario, a line for each.
+
+    Args:
+        ctx: The command's, with all options parsed.
+        scenario: Whose rules count.
+        override: Whether it may differ.
+        sessions: How many sessions the set has.
+    """
+    if scenario is None:
+        if override:
+            raise AgentReplayError("--override needs --scenario: without one there are no rules")
+        return ()
+    found = _contradictions(ctx, scenario, sessions)
+    if found and not override:
+        lines = "\n  ".join(found)
+        raise AgentReplayError(
+            f"this is not {scenario.title} (--override runs it, and the verdict is invalid):\n"
+            f"  {lines}"
+        )
+    return found
+
+
+def _contradictions(ctx: click.Context, scenario: Scenario, sessions: int) -> tuple[str, ...]:
+    found, named, title = [], _named(ctx), scenario.name
+    values: dict[str, Any] = {name: ctx.params.get(str(each.name)) for name, each in named.items()}
+
+    def given(name: str) -> bool:
+        source = ctx.get_parameter_source(str(named[name].name))
+        return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+    for name, text in scenario.options.items():
+        if given(name) and values[name] != _parsed(ctx, named[name], text):
+            shown = _shown(named[name], values[name])
+            found.append(f"{shown}: {title} has {written(name, text)}")
+    for name, text in scenario.least.items():
+        if given(name) and values[name] < _parsed(ctx, named[name], text):
+            shown = _shown(named[name], values[name])
+            found.append(f"{shown}: {title} has {written(name, text)} or more")
+    if scenario.whole_passes and given("sessions") and values["sessions"] < sessions:
+        shown = _shown(named["sessions"], values["sessions"])
+        found.append(f"{shown}: {title} plays the whole set, {sessions} sessions, or more")
+    found += [f"{written(name)}: {title} has none" for name in scenario.without if given(name)]
+    allowed = dict(change.partition("=")[::2] for change in values["allow"])
+    for name, text in scenario.limits.items():
+        if name in allowed and _limit(name, allowed[name]) != _limit(name, text):
+            found.append(f"--allow {name}={allowed[name]}: {title} has {name}={text}")
+    if scenario.pinned:
+        found += [
+            f"{path}: {title} replays published sets only, written as {PINNED}"
+            for path in ctx.params["paths"]
+            if not is_pinned(path)
+        ]
+    return tuple(found)
+
+
+def _named(ctx: click.Context) -> dict[str, click.Parameter]:
+    """The options of a command by their names on the command line, without dashes."""
+    return {name.lstrip("-"): param for param in ctx.command.params for name in param.opts}
+
+
+def _parsed(ctx: click.Context, param: click.Parameter, text: str) -> Any:
+    """What an option makes of a text."""
+    value = param.type_cast_value(ctx, text)
+    return param.callback(ctx, param, value) if param.callback else value
+
+
+def _shown(param: click.Parameter, value: Any) -> str:
+    """An option with its parsed value, as it would be given."""
+    if value is None:
+        text = "beginning" if param.callback is start else "none"
+    elif param.callback is start:
+        low, high = (f"{100 * each:.10g}%" for each in value)
+        text = f"spread:{low}-{high}"
+    elif param.callback is share:
+        text = f"{100 * value:.10g}%"
+    elif param.callback in (duration, gap):
+        text = f"{value:.10g}s"
+    else:
+        text = str(value)
+    return written(param.opts[0].lstrip("-"), text)
+
+
+JOB = (
+    click.option(
+        "--url",
+        "urls",
+        multiple=True,
+        help="Endpoint: host, host/v1 or full path; several share the sessions. Without: a "
+        "simulated server.",
+    ),
+    *options.ADDRESSED,
+    click.option(
+        "--token-ids", is_flag=True, help="Send completions as token ids instead of text."
+    ),
+    click.option(
+        "--tool-messages",
+        is_flag=True,
+        help="Send what follows an assistant's turn as the result of a tool call.",
+    ),
+    click.option(
+        "--session-header",
+        default="X-Session-ID",
+        show_default=True,
+        help="Header that names the play of a session to routers; 'none' for none.",
+    ),
+    click.option(
+        "--connection-per-session", is_flag=True, help="Connections of its own for each session."
+    ),
+    click.option("--no-calibrate", is_flag=True, help="Don't measure the chat template first."),
+    click.option(
+        "--sim",
+        "profile",
+        type=click.Choice(["demo", "slow"]),
+        default="demo",
+        show_default=True,
+        help="Profile of the simulated server.",
+    ),
+    click.option(
+        "--scenario",
+        type=click.Choice(list(SCENARIOS)),
+        callback=scenario,
+        is_eager=True,
+        help="Rules of a published benchmark; `agentreplay scenarios` shows them.",
+    ),
+    click.option(
+        "--override",
+        is_flag=True,
+        help="Contradict the scenario: the run goes on, and its verdict is invalid.",
+    ),
+    click.option(
+        "--duration",
+        callback=options.duration,
+        metavar="DURATION",
+        help="Measure for so long, from the opening of the window.  [default: 60s, without "
+        "--sessions and --requests]",
+    ),
+    click.option("--requests", type=click.IntRange(1), help="Send at most so many requests."),
+    click.option("--sessions", type=click.IntRange(1), help="Play at most so many sessions."),
+    click.option(
+        "--ramp",
+        callback=options.duration,
+        metavar="DURATION",
+        default="0s",
+        show_default=True,
+        help="Start users spread over this.",
+    ),
+    click.option(
+        "--start",
+        callback=options.start,
+        metavar="START",
+        default="beginning",
+        show_default=True,
+        help="Where users' first sessions begin; 'spread' or 'spread:25%-75%': anywhere in that "
+        "part of their recorded time.",
+    ),
+    click.option(
+        "--warmup-calls",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Send so many first calls of each user with one token of output, unmeasured.",
+    ),
+    click.option(
+        "--warmup-duration",
+        callback=options.duration,
+        metavar="DURATION",
+        default="0s",
+        show_default=True,
+        help="Send ordinary calls for so long before the window opens.",
+    ),
+    click.option(
+        "--warmup-limit",
+        callback=options.duration,
+        metavar="DURATION",
+        help="Longest time for calls of one token.  [default: no limit]",
+    ),
+    click.option(
+        "--timing",
+        type=click.Choice(["think", "recorded", "none"]),
+        default="think",
+        show_default=True,
+        help="Recorded gaps after the live end; recorded offsets; or no gaps.",
+    ),
+    click.option(
+        "--order",
+        type=click.Choice(["causal", "recorded", "serial"]),
+        default="causal",
+        show_default=True,
+        help="What a call waits for: its causes, all that had ended in the recording, or every "
+        "call of its session that began before.",
+    ),
+    click.option(
+        "--speed",
+        type=click.FloatRange(0, min_open=True),
+        default=1.0,
+        show_default=True,
+        help="Divide gaps and recorded offsets by this.",
+    ),
+    click.option(
+        "--max-gap",
+        callback=options.gap,
+        metavar="DURATION",
+        default="10s",
+        show_default=True,
+        help="Longest gap waited with --timing think; 'none' for no limit.",
+    ),
+    click.option(
+        "--max-tree-idle",
+        callback=options.gap,
+        metavar="DURATION",
+        default="none",
+        show_default=True,
+        help="Longest time in which nothing of a session is in flight: then all of it moves "
+        "forward.",
+    ),
+    click.option(
+        "--max-idle",
+        callback=options.gap,
+        metavar="DURATION",
+        default="none",
+        show_default=True,
+        help="Longest time in which nothing at all is in flight: then everything moves forward.",
+    ),
+    click.option(
+        "--drain",
+        callback=options.duration,
+        metavar="DURATION",
+        default="30s",
+        show_default=True,
+        help="How long answers may still take after the end.",
+    ),
+    click.option(
+        "--connect-timeout",
+        callback=options.duration,
+        metavar="DURATION",
+        default="5s",
+        show_default=True,
+        help="Longest setting up of a connection.",
+    ),
+    click.option(
+        "--first-token-timeout",
+        callback=options.duration,
+        metavar="DURATION",
+        help="A call without a token for so long has failed.  [default: no limit]",
+    ),
+    click.option(
+        "--next-token-timeout",
+        callback=options.duration,
+        metavar="DURATION",
+        help="One without another token for so long has failed.  [default: no limit]",
+    ),
+    click.option(
+        "--retry-busy",
+        is_flag=True,
+        help="Wait as Retry-After says (1 s without) and ask again after a 429 or 503.",
+    ),
+    click.option(
+        "--on-error",
+        type=click.Choice(["end-session", "continue", "stop"]),
+        default="end-session",
+        show_default=True,
+        help="What a failed call ends: its session, nothing, or the run.",
+    ),
+    click.option(
+        "--failure-limit",
+        callback=options.share,
+        metavar="SHARE",
+        help="Stop when more than this share of 20 or more measured requests failed, as 10%.  "
+        "[default: no limit]",
+    ),
+    click.option(
+        "--share-system",
+        type=click.Choice(["session", "pass", "play"]),
+        default="session",
+        show_default=True,
+        help="Plays that have a session's tools and system prompt in common: all of it, those of "
+        "one pass over the set, or none.",
+    ),
+    click.option(
+        "--history",
+        type=click.Choice(["recorded", "live"]),
+        default="recorded",
+        show_default=True,
+        help="Assistant turns as recorded, or the server's own answers.",
+    ),
+    click.option(
+        "--fit",
+        type=click.Choice(["drop-session", "drop-calls", "fail"]),
+        default="drop-session",
+        show_default=True,
+        help="Sessions that are too long for the model's context: leave them out, or their longest "
+        "calls, or fail before anything is sent.",
+    ),
+    click.option(
+        "--context",
+        type=click.IntRange(1),
+        help="Context in tokens.  [default: what the server says]",
+    ),
+    click.option("--seed", type=int, default=42, show_default=True, help="Order of the sessions."),
+    click.option(
+        "--allow",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Change a limit of the verdict, as error_rate=5% or loop_late_max_s=500ms.",
+    ),
+)
+"""Options that say what to send, to whom and when; besides traces and the number of users."""
+
+
+def job(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options about traces and those of `JOB`, as one value `asked`."""
+
+    @wraps(command)
+    def packed(which: dict[str, Any], **values: Any) -> None:
+        asked = {name: values.pop(name) for name in names}
+        command(asked={"which": which, **asked}, **values)
+
+    known = len(getattr(command, "__click_params__", ()))
+    for option in reversed(JOB):
+        packed = option(packed)
+    params: list[click.Parameter] = packed.__click_params__  # type: ignore[attr-defined]
+    names = [str(param.name) for param in params[known:]]
+    return options.traces(packed)
+
+
+def limits_of(
+    allow: tuple[str, ...], scenario: Scenario | None = None, duration_s: float | None = None
+) -> Limits:
+    """The limits of the verdict: those of a scenario, with the changes of --allow.
+
+    A run that is let through with a shorter duration than its scenario's is held to that one.
+    """
+    from agentreplay.metrics.verdict import Limits
+
+    limits, rules = Limits(), scenario.limits if scenario else {}
+    for change in (*(f"{name}={text}" for name, text in rules.items()), *allow):
+        name, _, text = change.partition("=")
+        if name not in Limits.names():
+            known = ", ".join(Limits.names())
+            raise AgentReplayError(f"--allow {change}: no such limit; there are {known}")
+        limits = replace(limits, **{name: _limit(name, text)})
+    if duration_s is not None and "window_s" in rules:
+        limits = replace(limits, window_s=min(limits.window_s, duration_s))
+    return limits
+
+
+def _limit(name: str, text: str) -> float:
+    return units.seconds(text) if name.endswith("_s") else units.share(text)
+
+
+def job_of(asked: dict[str, Any], users: int | None) -> Job:
+    """The job that the options of `job` describe, for a number of users.
+
+    Raises:
+        AgentReplayError: options contradict each other or the scenario, or no session is found.
+    """
+    from agentreplay.plan import Plan
+
+    values = dict(asked)
+    which, seed = values.pop("which"), values["seed"]
+    scenario, override = values.pop("scenario"), values.pop("override")
+    endpoint = options.endpoint_of(
+        calibrate=not values.pop("no_calibrate"),
+        connect_s=values.pop("connect_timeout"),
+        **{name: values.pop(name) for name in _ENDPOINT},
+    )
+    profile, duration_s = values.pop("profile"), values.pop("duration")
+    limits = limits_of(values.pop("allow"), scenario, duration_s)
+    if values["history"] == "live" and asked["api"] != "chat":
+        raise AgentReplayError("--history live needs --api chat: it is spoken by that API only")
+    if values["history"] == "live" and asked["tool_messages"]:
+        raise AgentReplayError("--history live and --tool-messages exclude each other")
+    trace = options.loaded(seed=seed, **which)
+    overrides = overrides_of(click.get_current_context(), scenario, override, len(trace))
+    sessions, requests = values["sessions"], values["requests"]
+    if scenario is not None and scenario.whole_passes and sessions is None:
+        sessions = values["sessions"] = len(trace)
+    if duration_s is None and sessions is None and requests is None:
+        duration_s = DEFAULT_DURATION_S
+    fields = {_FIELDS.get(name, name): value for name, value in values.items()}
+    _refuse_nonsense(**fields)
+    if users is not None or fields["timing"] != "recorded":
+        # A lane without any work would be no user: its window would close at the start.
+        most = (users or DEFAULT_USERS, sessions, requests)
+        users, arrivals = min(n for n in most if n is not None), False
+    else:
+        users, arrivals = _arriving(trace, sessions), True
+        fields["sessions"] = users
+    plan = Plan(
+        users=users,
+        arrivals=arrivals,
+        duration_s=duration_s,
+        salt=secrets.randbits(63),
+        scenario=scenario.title if scenario else None,
+        overrides=overrides,
+        **fields,
+    )
+    return Job(trace, plan, endpoint, profile, limits)
+
+
+_ENDPOINT = (
+    *("urls", "api", "model", "api_key", "headers", "body", "ca", "insecure"),
+    *("token_ids", "tool_messages", "session_header", "connection_per_session"),
+)
+
+_FIELDS = {
+    "ramp": "ramp_s",
+    "warmup_duration": "warmup_s",
+    "warmup_limit": "warmup_limit_s",
+    "max_gap": "max_gap_s",
+    "max_tree_idle": "max_tree_idle_s",
+    "max_idle": "max_idle_s",
+    "drain": "drain_s",
+    "first_token_timeout": "first_token_s",
+    "next_token_timeout": "next_token_s",
+    "context": "context_tokens",
+}
+"""Fields of the plan that are named otherwise than their options, since those have units."""
+
+
+def _arriving(trace: TraceSet, sessions: int | None) -> int:
+    """With recorded times and no users: one lane for each session and its arrival."""
+    if any(session.start_s is None for session in trace.readable()):
+        raise AgentReplayError(
+            "--timing recorded without --users replays arrivals, and these traces record none: "
+            "give --users"
+        )
+    return min(sessions or len(trace), len(trace))
+
+
+def _refuse_nonsense(
+    *,
+    timing: str,
+    start: tuple[float, float] | None,
+    warmup_calls: int,
+    warmup_limit_s: float | None,
+    ramp_s: float,
+    max_tree_idle_s: float | None,
+    max_idle_s: float | None,
+    **_: Any,
+) -> None:
+    """Refuse options that make no sense together."""
+    warms_up = start is not None or warmup_calls > 0
+    if warms_up and timing == "recorded":
+        raise AgentReplayError(
+            "--start spread and --warmup-calls need --timing think or none: recorded times count "
+            "from the first call of a session"
+        )
+    if warms_up and ramp_s:
+        raise AgentReplayError(
+            "--ramp excludes --start spread and --warmup-calls: with these all users start at once"
+        )
+    if warmup_limit_s is not None and not warms_up:
+        raise AgentReplayError("--warmup-limit needs --start spread or --warmup-calls")
+    if timing != "think" and (max_tree_idle_s is not None or max_idle_s is not None):
+        raise AgentReplayError("--max-tree-idle and --max-idle need --timing think")
