@@ -19,12 +19,14 @@ from agentreplay.trace.hub import is_pinned
 
 if TYPE_CHECKING:
     from agentreplay.client.endpoint import Endpoint
+    from agentreplay.metrics.condition import Condition
     from agentreplay.metrics.verdict import Limits
     from agentreplay.plan import Plan
     from agentreplay.trace.load import TraceSet
 
 DEFAULT_USERS = 8
 DEFAULT_DURATION_S = 60.0
+ERROR_RATE = "error_rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Job:
         endpoint: What to send to; None for the embedded simulated server.
         profile: The simulated server's profile.
         limits: Where the run stops being valid.
+        goodput: Limits on single requests.
     """
 
     trace: TraceSet
@@ -44,6 +47,7 @@ class Job:
     endpoint: Endpoint | None
     profile: str
     limits: Limits
+    goodput: tuple[Condition, ...]
 
 
 def scenario(ctx: click.Context, param: click.Parameter, value: str | None) -> Scenario | None:
@@ -105,6 +109,9 @@ def _contradictions(ctx: click.Context, scenario: Scenario, sessions: int) -> tu
     for name, text in scenario.limits.items():
         if name in allowed and _limit(name, allowed[name]) != _limit(name, text):
             found.append(f"--allow {name}={allowed[name]}: {title} has {name}={text}")
+    rate, most = scenario.limits.get(ERROR_RATE), values["max-error-rate"]
+    if rate and most is not None and most != _limit(ERROR_RATE, rate):
+        found.append(f"{_shown(named['max-error-rate'], most)}: {title} has {ERROR_RATE}={rate}")
     if scenario.pinned:
         found += [
             f"{path}: {title} replays published sets only, written as {PINNED}"
@@ -364,6 +371,21 @@ JOB = (
         metavar="NAME=VALUE",
         help="Change a limit of the verdict, as error_rate=5% or loop_late_max_s=500ms.",
     ),
+    click.option(
+        "--max-error-rate",
+        callback=options.share,
+        metavar="SHARE",
+        help="Share of requests that may fail in a valid run; as --allow error_rate=SHARE.  "
+        "[default: 1%]",
+    ),
+    click.option(
+        "--goodput",
+        multiple=True,
+        callback=options.conditions(options.request_limit),
+        metavar="COND",
+        help="Limit on single requests, as 'ttft < 2s', 'tpot <= 50ms', 'interactivity >= 20' or "
+        "'latency < 60s': the share that keeps within all is the figure goodput.",
+    ),
 )
 """Options that say what to send, to whom and when; besides traces and the number of users."""
 
@@ -385,7 +407,10 @@ def job(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def limits_of(
-    allow: tuple[str, ...], scenario: Scenario | None = None, duration_s: float | None = None
+    allow: tuple[str, ...],
+    scenario: Scenario | None = None,
+    duration_s: float | None = None,
+    max_error_rate: float | None = None,
 ) -> Limits:
     """The limits of the verdict: those of a scenario, with the changes of --allow.
 
@@ -400,6 +425,14 @@ def limits_of(
             known = ", ".join(Limits.names())
             raise AgentReplayError(f"--allow {change}: no such limit; there are {known}")
         limits = replace(limits, **{name: _limit(name, text)})
+    if max_error_rate is not None:
+        changed = [change for change in allow if change.partition("=")[0] == ERROR_RATE]
+        if changed and limits.error_rate != max_error_rate:
+            raise AgentReplayError(
+                f"--allow {changed[-1]} and --max-error-rate {100 * max_error_rate:.10g}% are two "
+                "values for one limit: give one of them"
+            )
+        limits = replace(limits, error_rate=max_error_rate)
     if duration_s is not None and "window_s" in rules:
         limits = replace(limits, window_s=min(limits.window_s, duration_s))
     return limits
@@ -426,7 +459,8 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
         **{name: values.pop(name) for name in _ENDPOINT},
     )
     profile, duration_s = values.pop("profile"), values.pop("duration")
-    limits = limits_of(values.pop("allow"), scenario, duration_s)
+    limits = limits_of(values.pop("allow"), scenario, duration_s, values.pop("max_error_rate"))
+    goodput = values.pop("goodput")
     if values["history"] == "live" and asked["api"] != "chat":
         raise AgentReplayError("--history live needs --api chat: it is spoken by that API only")
     if values["history"] == "live" and asked["tool_messages"]:
@@ -456,7 +490,7 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
         overrides=overrides,
         **fields,
     )
-    return Job(trace, plan, endpoint, profile, limits)
+    return Job(trace, plan, endpoint, profile, limits, goodput)
 
 
 _ENDPOINT = (

@@ -17,6 +17,7 @@ from agentreplay.errors import AgentReplayError, TraceError
 
 if TYPE_CHECKING:
     from agentreplay.client.endpoint import Endpoint
+    from agentreplay.metrics.condition import Condition
     from agentreplay.trace.load import TraceSet
 
 
@@ -43,6 +44,27 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
         return units.share(value)
     except AgentReplayError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def conditions(read: Callable[[str], Condition]) -> Callable[..., tuple[Condition, ...]]:
+    """Conditions, of what *read* makes of each text; one that is given twice counts once."""
+
+    def callback(
+        ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+    ) -> tuple[Condition, ...]:
+        try:
+            return tuple({each.text: each for each in map(read, values)}.values())
+        except AgentReplayError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return callback
+
+
+def request_limit(text: str) -> Condition:
+    """A limit on single requests."""
+    from agentreplay.metrics import goodput
+
+    return goodput.request_limit(text)
 
 
 def start(ctx: click.Context, param: click.Parameter, value: str) -> tuple[float, float] | None:

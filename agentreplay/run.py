@@ -6,7 +6,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -35,12 +35,15 @@ from agentreplay.client.machine import allow_files, cautions
 from agentreplay.client.server_metrics import CacheCounters, cache_counters
 from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.errors import (
+    EXIT_GATE_MISSED,
     EXIT_INVALID,
     EXIT_SIGNALLED,
     EXIT_UNUSABLE,
+    EXIT_USAGE,
     AgentReplayError,
     TraceError,
 )
+from agentreplay.metrics.condition import Condition
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
@@ -48,9 +51,19 @@ from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan, first_sessions
 from agentreplay.replay import NO_SUCCESS_CALLS, Replay
 from agentreplay.report.aiperf import Export
+from agentreplay.report.junit import junit
+from agentreplay.report.markdown import markdown
 from agentreplay.report.value import summary_value
 from agentreplay.sim.server import embedded
-from agentreplay.store import Run, RunWriter, read_run, write_export, write_summary
+from agentreplay.store import (
+    EXPORTS,
+    Run,
+    RunWriter,
+    read_run,
+    write_export,
+    write_summary,
+    write_text,
+)
 from agentreplay.trace.draw import Draws
 from agentreplay.trace.load import TraceSet, content_hash
 
@@ -77,12 +90,31 @@ class Result:
         summary: What it came to.
         value: The same as summary.json holds it.
         signal: The signal that interrupted it, if any.
+        unwritten: Files that could not be written, each with the reason.
     """
 
     run: Run
     summary: Summary
     value: dict[str, Any]
     signal: int | None
+    unwritten: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What is written of a run for other programs, beside its summary.
+
+    Attributes:
+        exports: Files in the run directory, by the names of `store.EXPORTS`.
+        junit: Where a JUnit file is to lie.
+        markdown: Where a page in Markdown is to lie.
+        step_summary: A page that the same is appended to.
+    """
+
+    exports: tuple[str, ...] = ()
+    junit: Path | None = None
+    markdown: Path | None = None
+    step_summary: Path | None = None
 
 
 class _Signals:
@@ -103,7 +135,7 @@ class _Signals:
         return self.scope
 
     async def watch(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with _restored(), anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
                 drain_s = self._drain_s if self.first is None else 0.0
                 self.first = self.first or number
@@ -111,6 +143,33 @@ class _Signals:
                     self.scope.cancel()
                 else:
                     self.replay.stop("interrupted", drain_s)
+
+
+@contextmanager
+def _restored() -> Iterator[dict[signal.Signals, Any]]:
+    """Put back what SIGINT and SIGTERM did before: a loop that took them leaves the defaults."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _kept_off(first: int | None) -> Iterator[list[int]]:
+    """While files are written, a signal waits until they are; a second one does what it did."""
+    kept = [] if first is None else [first]
+    with _restored() as before:
+
+        def keep(number: int, _: object) -> None:
+            kept.append(number)
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+        for each in before:
+            signal.signal(each, keep)
+        yield kept
 
 
 async def run_plan(
@@ -121,8 +180,10 @@ async def run_plan(
     endpoint: Endpoint | None = None,
     profile: str = "demo",
     limits: Limits | None = None,
+    goodput: tuple[Condition, ...] = (),
+    gates: tuple[Condition, ...] = (),
     show: Show | None = None,
-    exports: Iterable[str] = (),
+    reports: Reports | None = None,
 ) -> Result:
     """Replay *trace* as *plan* says, and leave a run directory at *out*.
 
@@ -133,22 +194,31 @@ async def run_plan(
         endpoint: What to send to; None for the embedded simulated server.
         profile: The simulated server's profile.
         limits: Where the run stops being valid.
+        goodput: Limits on single requests.
+        gates: Conditions that the run's figures are held against.
         show: Makes what looks on.
-        exports: What is written for other programs besides, by the names of `store.EXPORTS`.
+        reports: What is written for other programs besides.
 
     Raises:
         AgentReplayError: no session can be read, the directory can't be written, or the embedded
             server doesn't start.
     """
     try:
-        signal_number = await _run(trace, plan, out, endpoint, profile, limits or Limits(), show)
+        judging = {
+            "limits": asdict(limits or Limits()),
+            "goodput": [each.text for each in goodput],
+            "gates": [each.text for each in gates],
+        }
+        number = await _run(trace, plan, out, endpoint, profile, judging, show)
     except BaseExceptionGroup as group:
         # What came up beside other tasks is the user's to mend all the same.
         known = group.subgroup(AgentReplayError)
         if known is None:
             raise
         raise next(_leaves(known)) from None
-    return conclude(out, signal_number, exports)
+    with _kept_off(number) as kept:
+        result = conclude(out, reports=reports)
+    return replace(result, signal=kept[0] if kept else None)
 
 
 async def _run(
@@ -157,10 +227,13 @@ async def _run(
     out: Path,
     endpoint: Endpoint | None,
     profile: str,
-    limits: Limits,
+    judging: dict[str, Any],
     show: Show | None,
 ) -> int | None:
-    """Send it all and keep what comes; returns the signal that ended it, if one did."""
+    """Send it all and keep what comes; returns the signal that ended it, if one did.
+
+    *judging* is what run.json says of how the run is judged.
+    """
     allow_files(plan.users)
     raise_malloc_threshold()
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
@@ -168,7 +241,7 @@ async def _run(
         beside.start_soon(signals.watch)
         with signals.scope:
             await anyio.to_thread.run_sync(_look_through, trace, abandon_on_cancel=True)
-        manifest = _manifest(trace, plan, limits)
+        manifest = _manifest(trace, plan) | judging
         manifest["cautions"] = cautions(plan.users, len(endpoint.urls) if endpoint else 1)
         with RunWriter(out, manifest) as writer:
             async with AsyncExitStack() as stack:
@@ -228,23 +301,53 @@ def _look_through(trace: TraceSet) -> None:
         raise TraceError(trace.nothing())
 
 
-def conclude(path: Path, signal_number: int | None = None, exports: Iterable[str] = ()) -> Result:
-    """Compute the summary of a run directory, and write it there, and *exports* beside it."""
-    read = read_run(path)
+def conclude(path: Path, gates: Iterable[Condition] = (), reports: Reports | None = None) -> Result:
+    """Compute the summary of a run directory, and write it there, and *reports* besides.
+
+    What can't be written is said in the result, and the rest is written all the same.
+
+    Args:
+        path: The run directory.
+        gates: Conditions on its figures, beside those that the run was given.
+        reports: What is written for other programs.
+    """
+    read, reports = read_run(path), reports or Reports()
     summary = read.summary()
-    value = summary_value(read.manifest, read.ending, read.facts, summary)
-    write_summary(path, value)
-    for name in exports:
+    held = {each.text: each for each in (*read.gates, *gates)}
+    value = summary_value(read.manifest, read.ending, read.facts, summary, held.values())
+    unwritten = []
+    for file, write in _files(read, summary, value, reports):
+        try:
+            write()
+        except OSError as error:
+            unwritten.append(f"can't write {file}: {error.strerror}")
+    return Result(read, summary, value, None, tuple(unwritten))
+
+
+def _files(
+    read: Run, summary: Summary, value: dict[str, Any], reports: Reports
+) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Each file that a run comes to, and what writes it."""
+    yield read.path / "summary.json", partial(write_summary, read.path, value)
+    for name in reports.exports:
         export = Export(read.plan, summary.window, read.manifest.get("origin_unix_ns"))
-        write_export(path, name, export.rows(read.records()), partial(export.aggregate, value))
-    return Result(read, summary, value, signal_number)
+        rows, aggregate = export.rows(read.records()), partial(export.aggregate, value)
+        yield read.path / EXPORTS[name], partial(write_export, read.path, name, rows, aggregate)
+    if reports.junit is not None:
+        yield reports.junit, partial(write_text, reports.junit, junit(value))
+    if reports.markdown is not None:
+        yield reports.markdown, partial(write_text, reports.markdown, markdown(value))
+    if (page := reports.step_summary) is not None:
+        yield page, partial(write_text, page, markdown(value), append=True)
 
 
 def exit_code(result: Result) -> tuple[int, str]:
     """The exit code of a run, and its reason in words."""
-    value = result.value
     if result.signal is not None:
-        return EXIT_SIGNALLED + result.signal, "interrupted"
+        return EXIT_SIGNALLED + result.signal, "; ".join(["interrupted", *result.unwritten])
+    if result.unwritten:
+        return EXIT_USAGE, "; ".join(result.unwritten)
+    value = result.value
     warmup = value["warmup"]
     if not value["metrics"]["requests"]["succeeded"] and not (warmup and warmup["succeeded"]):
         words = [f"{group['kind']}: {group['example']}" for group in value["failures"]]
@@ -254,7 +357,10 @@ def exit_code(result: Result) -> tuple[int, str]:
     reasons = value["verdict"]["reasons"]
     if reasons:
         return EXIT_INVALID, "invalid: " + "; ".join(f"{r['id']}: {r['text']}" for r in reasons)
-    return 0, "valid"
+    missed = [f"{gate['text']} ({gate['reason']})" for gate in value["gates"] if not gate["passed"]]
+    if missed:
+        return EXIT_GATE_MISSED, "gate missed: " + "; ".join(missed)
+    return 0, "valid, every gate passed" if value["gates"] else "valid"
 
 
 async def _prepare(endpoint: Endpoint) -> Calibration:
@@ -349,7 +455,7 @@ def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplay
             yield error
 
 
-def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:
+def _manifest(trace: TraceSet, plan: Plan) -> dict[str, Any]:
     files = []
     for file in trace.files:
         stat = file.stat()
@@ -360,7 +466,6 @@ def _manifest(trace: TraceSet, plan: Plan, limits: Limits) -> dict[str, Any]:
         "agentreplay": version("agentreplay-loadgen"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "plan": asdict(plan),
-        "limits": asdict(limits),
         "endpoint": {},
         "trace": {
             "paths": [str(path) for path in trace.paths],

@@ -20,6 +20,9 @@ from typing import IO, Any
 import orjson
 
 from agentreplay.errors import AgentReplayError
+from agentreplay.metrics.condition import Condition
+from agentreplay.metrics.gate import gate
+from agentreplay.metrics.goodput import request_limit
 from agentreplay.metrics.record import Failure, Record, Request
 from agentreplay.metrics.summary import ClientHealth, Summary, summarize
 from agentreplay.metrics.verdict import Limits
@@ -90,6 +93,8 @@ class Run:
         manifest: What was to be done.
         plan: The plan of it.
         limits: Where it stops being valid.
+        gates: Conditions on its figures.
+        goodput: Limits on single requests.
         ending: How it ended; None for a run that was killed or is still going.
         health: How the client kept up, where known.
         facts: What else was known at the end; empty where there was none.
@@ -99,6 +104,8 @@ class Run:
     manifest: dict[str, Any]
     plan: Plan
     limits: Limits
+    gates: tuple[Condition, ...]
+    goodput: tuple[Condition, ...]
     ending: Ending | None
     health: ClientHealth | None
     facts: dict[str, Any]
@@ -119,7 +126,15 @@ class Run:
         dropped = None
         if (fit := self.facts.get("fit")) and fit["tokens"]:
             dropped = fit["dropped_tokens"] / fit["tokens"]
-        return summarize(self.records(), self.plan, ending, self.health, self.limits, dropped)
+        return summarize(
+            self.records(),
+            self.plan,
+            ending,
+            self.health,
+            self.limits,
+            dropped,
+            self.goodput,
+        )
 
     def _cut_off(self) -> Ending:
         """How a run ended that didn't come to say so: with the last thing that it recorded.
@@ -162,14 +177,17 @@ def read_run(path: Path) -> Run:
     if client:
         client["cpu_share"] = tuple(client["cpu_share"])
     plan = _plan(manifest["plan"])
-    manifest["plan"] = asdict(plan)
+    limits = Limits(**manifest["limits"])
+    manifest["plan"], manifest["limits"] = asdict(plan), asdict(limits)
     if ending:  # an older version opened the window at the end of the ramp, and didn't say so
         ending = {"opened_ns": round(plan.lead_s * 1e9), **ending}
     return Run(
         path,
         manifest,
         plan,
-        Limits(**manifest["limits"]),
+        limits,
+        tuple(map(gate, manifest.get("gates", ()))),
+        tuple(map(request_limit, manifest.get("goodput", ()))),
         Ending(**ending) if ending else None,
         ClientHealth(**client) if client else None,
         facts,
@@ -179,6 +197,13 @@ def read_run(path: Path) -> Run:
 def write_summary(path: Path, value: Mapping[str, Any]) -> None:
     """Write summary.json into a run directory."""
     _write(path / _SUMMARY, value)
+
+
+def write_text(path: Path, text: str, *, append: bool = False) -> None:
+    """Write a report wherever it was asked for, with the folders that it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a" if append else "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
 
 
 def write_export(

@@ -22,7 +22,7 @@ from agentreplay.plan import Plan
 from agentreplay.play import Dialect
 from agentreplay.prompt.messages import Template
 from agentreplay.replay import Replay
-from agentreplay.run import conclude
+from agentreplay.run import Reports, conclude
 from agentreplay.sim import virtual
 from agentreplay.sim.engine import Profile
 from agentreplay.sim.server import SimServer
@@ -185,7 +185,7 @@ def made(shape: Shape, path: Path, exports: Sequence[str] = ()) -> Path:
     if shape.killed is not None:
         with (path / "records.jsonl").open("ab") as file:
             file.write(b'{"request":{"lane":0,"vis')
-    conclude(path, exports=exports)
+    conclude(path, reports=Reports(tuple(exports)))
     return path
 
 

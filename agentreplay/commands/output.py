@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,6 +44,29 @@ def show(result: Result, as_json: bool) -> None:
         print_json(result.value)
     else:
         print_report(as_text(result.value))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in _annotations(result.value):
+            click.echo(line, err=True)
     code, why = exit_code(result)
     click.echo(f"{result.run.path} · exit {code}: {why}", err=as_json)
     sys.exit(code)
+
+
+def _annotations(value: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with a run, as commands that GitHub shows beside a job.
+
+    Its runner takes lines apart at `::`, `:` and `,` and knows percent signs only as an escape:
+    docs.github.com, "Workflow commands for GitHub Actions".
+    """
+    for reason in value["verdict"]["reasons"]:
+        yield _annotation(f"agentreplay: {reason['id']}", reason["text"])
+    for gate in value["gates"]:
+        if not gate["passed"]:
+            yield _annotation(f"Gate missed: {gate['text']}", gate["reason"])
+
+
+def _annotation(title: str, text: str) -> str:
+    title, text = (
+        each.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A") for each in (title, text)
+    )
+    return f"::error title={title.replace(':', '%3A').replace(',', '%2C')}::{text}"

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import options
+from agentreplay.commands.judging import judged
 from agentreplay.commands.output import LOOP, print_json, print_report, show
 from agentreplay.errors import AgentReplayError
 from agentreplay.job import job, job_of
 
 if TYPE_CHECKING:
+    from agentreplay.metrics.condition import Condition
     from agentreplay.plan import Plan
+    from agentreplay.run import Reports
     from agentreplay.trace.load import TraceSet
 
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     help="Sessions that are live at once.  [default: 8; with --timing recorded, one a session]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/TIME]")
-@options.EXPORT
+@judged
 @click.option("--dry-run", is_flag=True, help="Send nothing: say what would be sent.")
 @click.option(
     "--prices",
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
 def run(
     users: int | None,
     out: Path | None,
-    exports: tuple[str, ...],
+    gates: tuple[Condition, ...],
+    reports: Reports,
     dry_run: bool,
     prices: dict[str, float] | None,
     as_json: bool,
@@ -57,6 +61,9 @@ def run(
     from agentreplay.report.live import LiveView
     from agentreplay.run import run_plan
 
+    for gate in gates:
+        if gate.metric == "goodput" and not asked["goodput"]:
+            raise AgentReplayError(f"--gate {gate.text!r} needs --goodput: nothing is limited")
     todo = job_of(asked, users)
     if dry_run:
         _forecast(todo.trace, todo.plan, prices, as_json)
@@ -71,21 +78,23 @@ def run(
         endpoint=todo.endpoint,
         profile=todo.profile,
         limits=todo.limits,
+        goodput=todo.goodput,
+        gates=gates,
         show=partial(LiveView, todo.plan),
-        exports=exports,
+        reports=reports,
     )
     show(anyio.run(replayed, backend_options=LOOP), as_json)
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@options.EXPORT
+@judged
 @options.JSON
-def report(directory: Path, exports: tuple[str, ...], as_json: bool) -> None:
+def report(directory: Path, gates: tuple[Condition, ...], reports: Reports, as_json: bool) -> None:
     """Compute the report of a run in DIRECTORY again from its records."""
     from agentreplay.run import conclude
 
-    show(conclude(directory, exports=exports), as_json)
+    show(conclude(directory, gates, reports), as_json)
 
 
 def _new_directory() -> Path:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from agentreplay.metrics.condition import Condition
 from agentreplay.metrics.distribution import Distribution, distribution
 from agentreplay.metrics.fidelity import Found
+from agentreplay.metrics.goodput import Goodput
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.window import Window
 
@@ -171,6 +173,7 @@ class Collector:
         flights: From when to when each request was under way that belongs to no play: refusals of
             a busy server, and the warm-up.
         gaps: Pooled gaps between chunks.
+        goodput: How many requests keep within the limits on single ones.
         found: What the server found of each prompt, where it says so.
         cut_s: Seconds by which waits were cut.
         busy_s: Seconds that were waited for a busy server.
@@ -183,8 +186,9 @@ class Collector:
         run_last_ns: When the last of them ended.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, limits: tuple[Condition, ...] = ()) -> None:
         self.window = window
+        self.goodput = Goodput(limits)
         self.columns: dict[str, list[float]] = {}
         self.counts: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
@@ -237,6 +241,7 @@ class Collector:
             self.counts["warmup"] += 1
             return
         self.counts["attempted"] += 1
+        self.goodput.add(record, tpot_s(record))
         self.counts["gaps_cut"] += request.gap_cut_s > 0
         self.cut_s += request.gap_cut_s
         self.tree_skips = _one_more(self.tree_skips, request.tree_skip_s)

@@ -1,56 +1,24 @@
-"""Conditions on the figures of a run, as `interactivity.p90 >= 50` or `ttft.p95 < 2s`. Pure.
+"""Gates: conditions on the figures of a run, as `interactivity.p90 >= 50`. Pure.
 
 A condition on a figure that was not measured is missed, never passed.
 """
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from agentreplay import units
 from agentreplay.errors import AgentReplayError
-from agentreplay.metrics.summary import summarize
+from agentreplay.metrics.condition import Condition, number, split, told_apart
+from agentreplay.metrics.summary import ClientHealth, summarize
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
 
 VERDICT = "verdict"
 
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
-}
-
-_FORM = re.compile(r"\s*([\w.]+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """A condition.
-
-    Attributes:
-        metric: Id of the figure, with a dot before a percentile or part; or `verdict`.
-        operator: How it is compared.
-        limit: With what, in seconds, tokens a second or as a share of 1; a word for the verdict.
-    """
-
-    metric: str
-    operator: str
-    limit: float | str
-
-    @property
-    def text(self) -> str:
-        """The condition in one form, however it was written."""
-        limit = self.limit if isinstance(self.limit, str) else f"{self.limit:.10g}"
-        return f"{self.metric} {self.operator} {limit}"
+NO_SAMPLE = "no sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,39 +30,45 @@ class Outcome:
         value: The figure; None where it was not measured.
     """
 
-    gate: Gate
+    gate: Condition
     value: float | str | None
 
     @property
     def passed(self) -> bool:
         """Whether the figure meets the condition; not where there is none."""
-        compare = _OPERATORS[self.gate.operator]
-        return self.value is not None and compare(self.value, self.gate.limit)
+        return self.value is not None and self.gate.holds(self.value)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was missed, the value in people's units; None where it was not."""
+        if self.passed:
+            return None
+        if self.value is None:
+            return NO_SAMPLE
+        return f"it is {told_apart(self.gate.metric, self.value, self.gate.limit)}"
 
 
-def gate(text: str) -> Gate:
-    """Read a condition.
+def gate(text: str) -> Condition:
+    """Read a condition on a figure of a run.
 
     Raises:
         AgentReplayError: it is none, or of a figure that does not exist.
     """
-    found = _FORM.fullmatch(text)
-    if found is None:
-        raise AgentReplayError(f"{text!r} is no condition: write it as 'ttft.p95 < 2s'")
-    metric, compared, limit = found.groups()
+    metric, compared, limit = split(text, "ttft.p95 < 2s")
     if metric == VERDICT:
         if limit not in ("valid", "invalid") or compared not in ("==", "!="):
             raise AgentReplayError(f"{text!r}: the verdict is valid or invalid: 'verdict == valid'")
-        return Gate(metric, compared, limit)
+        return Condition(metric, compared, limit, limit)
     known = known_metrics()
     if metric not in known:
-        near = get_close_matches(metric, known, 3)
+        parts = [name for name in known if name.startswith(f"{metric}.")]
+        near = parts or get_close_matches(metric, [*known, VERDICT], 3)
         hint = f"; there is {', '.join(near)}" if near else ""
         raise AgentReplayError(f"{text!r}: there is no figure {metric}{hint}")
-    return Gate(metric, compared, _number(text, limit))
+    return Condition(metric, compared, number(text, metric, limit), limit)
 
 
-def outcome(condition: Gate, value: Mapping[str, Any]) -> Outcome:
+def outcome(condition: Condition, value: Mapping[str, Any]) -> Outcome:
     """Hold a condition against a run, as summary.json holds it."""
     return Outcome(condition, figure(value, condition.metric))
 
@@ -110,8 +84,8 @@ def figure(value: Mapping[str, Any], metric: str) -> float | str | None:
 
 
 def known_metrics() -> list[str]:
-    """The ids of all figures that a run has."""
-    nothing = summarize([], Plan(), Ending("work", 0, 0))
+    """The ids of all figures that a run has: what is a single number when measured."""
+    nothing = summarize([], Plan(), Ending("work", 0, 0), ClientHealth(None, 0.0, ()))
     return list(_ids(nothing.metrics, ""))
 
 
@@ -121,16 +95,3 @@ def _ids(found: Mapping[str, Any], prefix: str) -> Iterator[str]:
             yield from _ids(value, f"{prefix}{name}.")
         elif not isinstance(value, list | Mapping):
             yield prefix + name
-
-
-def _number(text: str, limit: str) -> float:
-    try:
-        return float(limit)
-    except ValueError:
-        pass
-    for read in (units.seconds, units.share):
-        try:
-            return read(limit)
-        except AgentReplayError:
-            continue
-    raise AgentReplayError(f"{text!r}: {limit} is no number: write 50, 2s, 500ms or 1%")

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agentreplay.metrics.collector import Collector, Pace, Visited, union_ns
+from agentreplay.metrics.condition import Condition
 from agentreplay.metrics.distribution import (
     Distribution,
     distribution,
@@ -174,6 +175,7 @@ def summarize(
     health: ClientHealth | None = None,
     limits: Limits | None = None,
     dropped_tokens: float | None = None,
+    goodput: tuple[Condition, ...] = (),
 ) -> Summary:
     """Compute everything from a run's records, in any order.
 
@@ -184,9 +186,10 @@ def summarize(
         health: How the client kept up, where known.
         limits: Where a run stops being valid; the defaults where None.
         dropped_tokens: Share of the drawn tokens that were left out, being too long, where known.
+        goodput: Limits on single requests.
     """
     span = Window.of(ending)
-    sums = Collector(span)
+    sums = Collector(span, goodput)
     for record in records:
         sums.add(record)
     metrics = _metrics(sums, plan, span, health)
@@ -304,6 +307,7 @@ def _metrics(
         },
         "errors": dict(sorted(sums.errors.items())),
         "error_rate": _ratio(failed, attempted),
+        "goodput": sums.goodput.share,
         "partial_tokens": counts["partial"],
         "busy": {"refusals": counts["busy"], "waited": sums.busy_s},
         "context_overflow_rate": _ratio(sums.errors["context_overflow"], attempted),

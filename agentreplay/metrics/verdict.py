@@ -44,6 +44,21 @@ class Limits:
         return tuple(field.name for field in fields(cls))
 
 
+LIMITED = {
+    "too_short": ("window_s",),
+    "error_rate": ("error_rate",),
+    "context_overflow": ("context_overflow_rate",),
+    "cut_short": ("cancelled_rate",),
+    "client_limited": ("loop_late_share", "loop_late_max_s", "lag_p99_s"),
+    "length_not_controlled": ("osl_error",),
+    "prompt_length_drift": ("isl_error",),
+    "too_little_fits": ("dropped_tokens",),
+    "coverage": ("coverage",),
+    "prompt_usage_missing": ("usage_missing",),
+}
+"""The reasons that have limits, with the names of these."""
+
+
 class Reason(NamedTuple):
     """A reason by its id, and in words with its numbers."""
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from agentreplay.metrics.condition import shown
 from agentreplay.units import ABSENT, as_duration, as_number, as_percent, as_tokens
 
 if TYPE_CHECKING:
@@ -62,10 +63,12 @@ def report(value: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = []
     if value["simulated"]:
         parts.append(Text(banner(value["simulated"]), style="bold yellow"))
-    parts += [Text(_headline(value)), Text("")]
+    parts += [Text(headline(value)), Text("")]
     if value["failures"]:
         parts += [_failures(value), Text("")]
     parts += [_main_figures(value), Text(""), _verdict(value), Text("")]
+    if value["gates"]:
+        parts += [_gates(value["gates"]), Text("")]
     if value["metrics"]["requests"]["succeeded"]:
         parts += [_details(value), Text("")]
     if value["plays"]:
@@ -76,7 +79,8 @@ def report(value: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(value: dict[str, Any]) -> str:
+def headline(value: dict[str, Any]) -> str:
+    """What was run, in two lines."""
     endpoint, plan, trace = value["endpoint"], value["plan"], value["trace"]
     paths = ", ".join(trace["paths"][:3])
     if len(trace["paths"]) > 3:
@@ -108,11 +112,18 @@ def _failures(value: dict[str, Any]) -> RenderableType:
 
 
 def _main_figures(value: dict[str, Any]) -> RenderableType:
-    metrics, window = value["metrics"], value["window"]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim")
+    for row in figures(value):
+        table.add_row(*row)
+    return table
+
+
+def figures(value: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The figures that matter: a name, the figure, and what it is of."""
+    metrics, window = value["metrics"], value["window"]
     seconds, suffix = f"over {as_duration(window['seconds'])}", ""
     if metrics["total_token_rate"] is None and metrics["total_token_rate_run"] is not None:
         seconds, suffix = "over the whole run: the window was too short", "_run"
@@ -141,6 +152,9 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
         ("Prompt lengths", _off(metrics["isl_error"]["p50"]), _lengths(metrics)),
         ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse, value["server_cache"])),
     ]
+    if limits := value["goodput_limits"]:
+        kept = f"of all requests, failed ones too, kept {' and '.join(limits)}"
+        rows.append(("Goodput", as_percent(metrics["goodput"]), kept))
     rows = [row if row[1] != ABSENT else (row[0], ABSENT, "not measured") for row in rows]
     rows += [
         (
@@ -169,9 +183,7 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
         if (skips := value["skips"][name])["count"]:
             what = f"times, {as_duration(skips['seconds'])} in all, {of}"
             rows.append((title, f"{skips['count']:,}", what))
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return rows
 
 
 def _sessions(sessions: dict[str, int]) -> str:
@@ -352,6 +364,8 @@ def _remarks(value: dict[str, Any]) -> list[str]:
 def _verdict(value: dict[str, Any]) -> Text:
     verdict = value["verdict"]
     text = Text("Verdict: valid", style="bold green")
+    if verdict["valid"] and (tolerated := tolerated_failures(value)):
+        text.append(f"; {tolerated}", style="not bold")
     if not verdict["valid"]:
         text = Text("Verdict: invalid", style="bold red")
         for reason in verdict["reasons"]:
@@ -360,6 +374,25 @@ def _verdict(value: dict[str, Any]) -> Text:
         traces = f"traces sha256 {verdict['trace_sha256'] or ABSENT}"
         text.append(f"\n{verdict['scenario']} · {traces}", style="not bold default")
     return text
+
+
+def tolerated_failures(value: dict[str, Any]) -> str:
+    """How many requests failed of how many that may; empty where none did."""
+    requests, limit = value["metrics"]["requests"], value["verdict"]["limits"]["error_rate"]
+    if not requests["failed"]:
+        return ""
+    of = f"{requests['failed']:,} of {requests['attempted']:,} requests failed"
+    return f"{of} (limit {100 * limit:.10g} %)"
+
+
+def _gates(gates: list[dict[str, Any]]) -> RenderableType:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for gate in gates:
+        style = "bold green" if gate["passed"] else "bold red"
+        said = gate["reason"] or f"it is {shown(gate['metric'], gate['value'])}"
+        word = "passed" if gate["passed"] else "missed"
+        table.add_row(Text(f"Gate {word}", style=style), escape(gate["text"]), escape(said))
+    return table
 
 
 def trace_report(

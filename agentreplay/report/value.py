@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from agentreplay.metrics.condition import Condition
+from agentreplay.metrics.gate import outcome
 from agentreplay.metrics.summary import Summary
 from agentreplay.metrics.window import Ending
 
 
 def summary_value(
-    manifest: Mapping[str, Any], ending: Ending | None, facts: Mapping[str, Any], summary: Summary
+    manifest: Mapping[str, Any],
+    ending: Ending | None,
+    facts: Mapping[str, Any],
+    summary: Summary,
+    gates: Iterable[Condition] = (),
 ) -> dict[str, Any]:
     """Everything that a report shows; docs/metrics.md names the metrics.
 
@@ -20,15 +26,17 @@ def summary_value(
         ending: How the run ended; None for one that was killed.
         facts: What else was known at its end.
         summary: What it came to.
+        gates: Conditions that its figures are held against.
     """
     verdict, window = summary.verdict, summary.window
-    return {
+    value = {
         "agentreplay": manifest["agentreplay"],
         "simulated": manifest["endpoint"].get("simulated"),
         "verdict": {
             "valid": verdict.valid,
             "reasons": [reason._asdict() for reason in verdict.reasons],
             "warnings": [reason._asdict() for reason in verdict.warnings],
+            "limits": manifest["limits"],
             "scenario": manifest["plan"]["scenario"],
             "trace_sha256": facts.get("trace_sha256"),
         },
@@ -45,6 +53,7 @@ def summary_value(
         "after_window": summary.after_window,
         "plays": [asdict(play) for play in summary.plays],
         "chunk_gap_binned": summary.gaps_binned,
+        "goodput_limits": manifest.get("goodput", []),
         "cautions": manifest.get("cautions", []),
         "fit": facts.get("fit"),
         "server_cache": facts.get("server_cache"),
@@ -58,3 +67,15 @@ def summary_value(
             "notes": facts.get("notes", {}),
         },
     }
+    outcomes = [outcome(gate, value) for gate in gates]
+    value["gates"] = [
+        {
+            "text": found.gate.text,
+            "metric": found.gate.metric,
+            "value": found.value,
+            "passed": found.passed,
+            "reason": found.reason,
+        }
+        for found in outcomes
+    ]
+    return value
