@@ -13,6 +13,7 @@ A run that was killed has no end.json, and its last line may be cut off.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -201,7 +202,8 @@ def write_summary(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str, *, append: bool = False) -> None:
     """Write a report wherever it was asked for, with the folders that it lies in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # a file in its way is an error of the next line
+        path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a" if append else "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
 

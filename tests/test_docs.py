@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
@@ -16,7 +17,7 @@ import agentreplay
 from agentreplay.cli import cli
 from agentreplay.metrics.record import Failure, Record
 from agentreplay.metrics.summary import PlayResult, Warmup, summarize
-from agentreplay.metrics.verdict import Limits
+from agentreplay.metrics.verdict import LIMITED, Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
 from agentreplay.trace.model import Call
@@ -117,6 +118,30 @@ def test_public_names_exist_and_say_what_they_are(name: str) -> None:
     found = getattr(agentreplay, name)
     if callable(found):
         assert found.__doc__
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+def test_the_command_of_each_ci_example_parses(name: str) -> None:
+    """The whole job has a run with gates, JUnit and Markdown, by options that there are."""
+    text = (ROOT / "examples" / name).read_text()
+    (found,) = re.findall(r"^ +(?:- )?agentreplay (run (?:.+\n)(?: +--.+\n)+)", text, re.MULTILINE)
+    _, *words = shlex.split(found)
+    context = cli.commands["run"].make_context("run", words)
+    assert [gate.metric for gate in context.params["gates"]] == [
+        "interactivity.p90",
+        "ttft.p95",
+        "goodput",
+    ]
+    assert context.params["junit"] == Path("runs/ci/junit.xml")
+    assert context.params["summary_md"] == Path("runs/ci/summary.md")
+
+
+@pytest.mark.parametrize("name", [*LIMITED])
+def test_every_reason_with_a_limit_is_defined(name: str) -> None:
+    """Each stands in docs/metrics.md, in one row with its limits."""
+    verdict = METRICS.partition("## Verdict")[2].splitlines()
+    row = next(line for line in verdict if line.startswith(f"| `{name}` | "))
+    assert [limit for limit in LIMITED[name] if f"`{limit}`" not in row] == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import signal
 import ssl
 import subprocess
+import sys
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +21,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
+from xml.etree import ElementTree
 
 import anyio
 import numpy as np
@@ -50,6 +53,8 @@ from agentreplay.client.endpoint import Endpoint, api_url, http_stream, open_cli
 from agentreplay.client.probe import probe
 from agentreplay.client.stream import Reply, Sink
 from agentreplay.metrics import record as values
+from agentreplay.metrics.gate import gate, outcome
+from agentreplay.metrics.goodput import request_limit
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import summarize
 from agentreplay.metrics.verdict import Limits
@@ -64,6 +69,7 @@ from agentreplay.trace.formats import native
 from agentreplay.trace.load import load
 from agentreplay.trace.model import Session
 from agentreplay.trace.structure import link
+from agentreplay.units import as_duration, as_number
 
 T = TypeVar("T")
 
@@ -275,6 +281,57 @@ def test_row_06_a_run_with_refusals_fails_by_default(tmp_path: Path) -> None:
     assert "error_rate: 40.0% of requests failed" in why
     assert result.value["metrics"]["requests"]["succeeded"] == 6
     assert "HTTP 503: overloaded" in printed(result)
+
+
+@pytest.mark.parametrize(("limit", "share"), [("latency <= 2s", 0.6), ("latency < 2s", 0.0)])
+def test_row_06_goodput_is_of_all_that_were_attempted(limit: str, share: float) -> None:
+    """4 of 10 refused at once and 6 that take 2 s: at most 60 % are good, and a gate on it sees
+    that."""
+    refusal = values.Failure("http_5xx", 503, "overloaded")
+    rows = [hand_made([], visit=n, done_ms=1, error=refusal) for n in range(4)]
+    rows += [hand_made([2000], visit=n) for n in range(4, 10)]
+    ending = Ending("work", 2_000_000_000, 2_000_000_000)
+    found = summarize(rows, at_once(10, 10), ending, goodput=(request_limit(limit),))
+    assert found.metrics["goodput"] == share
+    held = {"metrics": found.metrics}
+    assert outcome(gate("goodput >= 60%"), held).passed == (share == 0.6)
+    assert not outcome(gate("goodput > 60%"), held).passed
+
+
+FILES = ("summary.json", "junit.xml", "summary.md")
+"""What a CI system reads of a run."""
+
+
+def for_ci(folder: Path) -> tuple[str | Path, ...]:
+    """Options that leave all of it in the run directory."""
+    out = folder / "out"
+    return ("--out", out, "--junit", out / "junit.xml", "--summary-md", out / "summary.md")
+
+
+def left(folder: Path) -> tuple[dict[str, Any], dict[str, str | None], str]:
+    """The summary, what each test case failed with, and the page that a run has left."""
+    summary, cases, page = ((folder / "out" / name).read_bytes() for name in FILES)
+    found: dict[str, str | None] = {}
+    for case in ElementTree.fromstring(cases).iter("testcase"):
+        failure = case.find("failure")
+        found[case.attrib["name"]] = None if failure is None else failure.attrib["message"]
+    return orjson.loads(summary), found, page.decode()
+
+
+def test_row_08_a_run_without_a_success_is_no_zero(tmp_path: Path) -> None:
+    """Every answer is a 500: exit code 4, null instead of 0, and no file says that it went well."""
+    server = ScriptedServer(lambda _: refused(500, "engine is dead"))
+    trace = saved(tmp_path, [lone(n) for n in range(4)])
+    options = ("--gate", "output_token_rate_run >= 0", *for_ci(tmp_path))
+    ended = commanded(server, trace, *options)
+    assert ended.returncode == 4
+    value, cases, page = left(tmp_path)
+    assert {value["metrics"]["latency"][name] for name in ("mean", "p50", "p99", "min")} == {None}
+    assert value["metrics"]["output_token_rate_run"] is None
+    assert value["gates"][0]["reason"] == cases["output_token_rate_run >= 0"] == "no sample"
+    assert cases["verdict"] is not None
+    assert page.startswith("## Verdict: invalid")
+    assert "HTTP 500: engine is dead" in page
 
 
 def test_row_10_fifty_long_sessions_are_in_flight_at_once(tmp_path: Path) -> None:
@@ -962,7 +1019,8 @@ def test_row_46_a_key_is_sent_and_never_told(tmp_path: Path, way: str) -> None:
 
     server = ScriptedServer(serve)
     trace, variables = saved(tmp_path, [chain(0, 4)]), {"AGENTREPLAY_API_KEY": ""}
-    arguments: list[str | Path] = [trace, "--users", "1", "--out", tmp_path / "out"]
+    arguments: list[str | Path] = [trace, "--users", "1", *for_ci(tmp_path)]
+    variables["GITHUB_ACTIONS"] = "true"
     if way == "--api-key":
         arguments += [way, secret]
     else:
@@ -989,6 +1047,114 @@ def test_row_51_the_server_sees_every_lane(tmp_path: Path) -> None:
     assert result.value["metrics"]["requests"]["succeeded"] == 300
     assert all_at_once(result, 300)
     assert len({request.connection for request in of_run(server)}) == 300
+
+
+def test_row_53_a_figure_is_one_number_wherever_it_stands(tmp_path: Path) -> None:
+    """Table, JSON, JUnit, page and gate of one run have one P90 interactivity."""
+    trace = saved(tmp_path, [chain(n, 3, gap_s=0.01) for n in range(4)])
+    gates = ("--gate", "interactivity.p90 < 0", "--gate", "ttft.p95 < 0ms")
+    options = (trace, "--sessions", "4", *gates, *ALLOW_BUSY, *for_ci(tmp_path))
+    ended = agentreplay("run", *options)
+    assert ended.returncode == 1, ended.stderr
+    value, cases, page = left(tmp_path)
+    root = ElementTree.parse(tmp_path / "out" / "junit.xml")
+    properties = {each.attrib["name"]: each.attrib["value"] for each in root.iter("property")}
+    p90, p95_s = value["metrics"]["interactivity"]["p90"], value["metrics"]["ttft"]["p95"]
+    assert float(properties["interactivity.p90"]) == value["gates"][0]["value"] == p90
+    assert float(properties["ttft.p95"]) == value["gates"][1]["value"] == p95_s
+    rate, time = f"{as_number(p90)} tok/s/user", as_duration(p95_s)
+    assert cases["interactivity.p90 < 0"] == f"it is {rate}"
+    assert cases["ttft.p95 < 0ms"] == f"it is {time}"
+    for text in (ended.stdout, page):
+        assert f"P90 interactivity {rate}" in " ".join(text.replace("|", " ").split())
+        assert f"P95 {time}" in text
+        assert f"it is {rate}" in text
+
+
+def test_row_57_all_time_out_and_the_report_is_there(tmp_path: Path) -> None:
+    """No answer has a token in time: counts in every file, and exit code 4."""
+
+    def serve(request: Request) -> Answer | None:
+        return Answer(script=[(0, hold(asyncio.Event()))]) if request.method == "POST" else None
+
+    server, trace = ScriptedServer(serve), saved(tmp_path, [lone(n) for n in range(4)])
+    options = (trace, "--model", MODEL, "--no-calibrate", "--first-token-timeout", "100ms")
+    ended = commanded(server, *options, "--sessions", "4", *for_ci(tmp_path))
+    assert ended.returncode == 4
+    value, cases, page = left(tmp_path)
+    assert value["metrics"]["errors"] == {"timeout": 4}
+    assert cases["error_rate"] == "100.0% of requests failed (limit 1.0%)"
+    assert "| timeout | 4 |" in page
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_row_57_a_signal_leaves_every_file(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """It comes while an answer is held: the files are there, and say what was cut."""
+    arrived = asyncio.Event()
+
+    def serve(request: Request) -> Answer | None:
+        if request.method != "POST":
+            return None
+        arrived.set()
+        return Answer(script=[(0, hold(asyncio.Event()))])
+
+    trace = saved(tmp_path, [lone(0)])
+    options = [str(each) for each in (trace, "--model", MODEL, "--no-calibrate", *for_ci(tmp_path))]
+
+    async def main() -> int:
+        async with ScriptedServer(serve) as server:
+            command = [sys.executable, "-m", "agentreplay", "run", *options, "--url", server.url]
+            process = await anyio.open_process([*command, "--users", "1", "--drain", "100ms"])
+            await arrived.wait()
+            process.send_signal(number)
+            return await process.wait()
+
+    assert guarded(main) == code
+    value, cases, page = left(tmp_path)
+    assert value["metrics"]["requests"]["cancelled"] == 1
+    assert "interrupted" in str(cases["verdict"])
+    assert "1 cut at the end" in page
+
+
+@pytest.mark.parametrize(("allowed", "code"), [([], 0), (["--max-error-rate", "0"], 3)])
+def test_row_58_one_failure_of_a_thousand(tmp_path: Path, allowed: list[str], code: int) -> None:
+    """It passes at 1 %, the default, and not at 0; both say how many may fail."""
+    served = 0
+
+    def one_fails(request: Request) -> Answer | None:
+        nonlocal served
+        if request.method != "POST" or is_calibration(request):
+            return good(request)
+        served += 1
+        return refused(500, "for once") if served == 500 else answered(request)
+
+    trace = saved(tmp_path, [lone(n, 64) for n in range(1000)])
+    options = (trace, "--sessions", "1000", "--users", "20", *ALLOW_BUSY, *for_ci(tmp_path))
+    ended = commanded(ScriptedServer(one_fails), *options, *allowed)
+    assert ended.returncode == code, ended.stdout
+    value, cases, page = left(tmp_path)
+    assert value["metrics"]["error_rate"] == 0.001
+    if code:
+        assert cases["error_rate"] == "0.1% of requests failed (limit 0.0%)"
+    else:
+        assert set(cases.values()) == {None}
+        for text in (ended.stdout, page):
+            assert "1 of 1,000 requests failed (limit 1 %)" in text
+
+
+def test_row_59_headers_without_a_token_pass_no_gate(tmp_path: Path) -> None:
+    """200, headers and a closed connection: failed, and no gate on a rate or a time passes."""
+    gates = ("request_rate >= 0", "output_token_rate_run >= 0", "ttft.p95 < 1h", "tpot.p90 < 1h")
+    server = ScriptedServer(lambda _: Answer(script=[(0, role()), (0, cut())]))
+    trace = saved(tmp_path, [lone(n) for n in range(4)])
+    given = [part for each in gates for part in ("--gate", each)]
+    ended = commanded(server, trace, *given, *for_ci(tmp_path))
+    assert ended.returncode == 4
+    value, cases, _ = left(tmp_path)
+    assert set(value["metrics"]["errors"]) == {"truncated"}
+    assert [cases[each] for each in gates] == ["no sample"] * 4
 
 
 def test_row_62_two_replicas_both_get_sessions_and_each_keeps_its_own(tmp_path: Path) -> None:
