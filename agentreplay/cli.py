@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from agentreplay.commands.money import cost, curve
 from agentreplay.commands.running import report, run
 from agentreplay.commands.serving import probe, scenarios, sim
 from agentreplay.commands.traces import check, convert, inspect, synth
@@ -26,7 +27,7 @@ def cli() -> None:
     """
 
 
-for _command in (run, report, scenarios, probe, inspect, check, convert, synth, sim):
+for _command in (run, report, cost, curve, scenarios, probe, inspect, check, convert, synth, sim):
     cli.add_command(_command)
 
 

@@ -15,6 +15,7 @@ import anyio
 
 from agentreplay.client.stream import Reply, Sink
 from agentreplay.errors import TraceError
+from agentreplay.metrics.cost import Prices, Tokens, expected
 from agentreplay.metrics.record import Record, Request
 from agentreplay.plan import Plan
 from agentreplay.play import Dialect
@@ -26,17 +27,10 @@ from agentreplay.trace.model import Session
 _DIALECT = Dialect("", Template(), {}, text=False)
 
 _ANSWER = (
-    b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'
+    b'data: {"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":%d}}\n\n'
+    b"data: [DONE]\n\n"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Dollars for a million tokens of each kind."""
-
-    input: float
-    cached: float
-    output: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +73,9 @@ class Forecast:
 
     def dollars(self, prices: Prices) -> float:
         """What it costs, the warm-up included."""
-        cached = self.cached_tokens + self.warmup_cached_tokens
-        fresh = self.input_tokens + self.warmup_tokens - cached
-        output = self.output_tokens + self.warmup_calls
-        tokens = fresh * prices.input + cached * prices.cached + output * prices.output
-        return tokens / 1e6
+        ordinary = Tokens(self.input_tokens, self.cached_tokens, self.output_tokens)
+        warmup = Tokens(self.warmup_tokens, self.warmup_cached_tokens, self.warmup_calls)
+        return prices.dollars(ordinary + warmup)
 
 
 @dataclass(slots=True)
@@ -102,9 +94,10 @@ class _Tally:
 
     def add(self, record: Record) -> None:
         request = record.request
+        tokens = expected(request)
         self.calls += 1
-        self.input_tokens += request.isl
-        self.cached_tokens += request.reuse
+        self.input_tokens += tokens.input
+        self.cached_tokens += tokens.cached
         self.output_tokens += max(1, request.osl)
         self.largest_prompt = max(self.largest_prompt, request.isl)
         self.tree_skip_s += request.tree_skip_s
@@ -138,7 +131,8 @@ class _Recording:
     async def answer(self, request: Request, body: bytes, sink: Sink) -> Reply:
         if not request.warmup:
             await anyio.sleep(self.took_s[request.index][request.call])
-        sink(virtual.clock(), _ANSWER)
+        tokens = expected(request)
+        sink(virtual.clock(), _ANSWER % (tokens.input, tokens.output))
         return Reply(200, "text/event-stream", b"")
 
 

@@ -20,6 +20,7 @@ from agentreplay.trace.hub import is_pinned
 if TYPE_CHECKING:
     from agentreplay.client.endpoint import Endpoint
     from agentreplay.metrics.condition import Condition
+    from agentreplay.metrics.cost import Money
     from agentreplay.metrics.verdict import Limits
     from agentreplay.plan import Plan
     from agentreplay.trace.load import TraceSet
@@ -40,6 +41,7 @@ class Job:
         profile: The simulated server's profile.
         limits: Where the run stops being valid.
         goodput: Limits on single requests.
+        money: What makes money of its figures.
     """
 
     trace: TraceSet
@@ -48,6 +50,7 @@ class Job:
     profile: str
     limits: Limits
     goodput: tuple[Condition, ...]
+    money: Money
 
 
 def scenario(ctx: click.Context, param: click.Parameter, value: str | None) -> Scenario | None:
@@ -336,6 +339,14 @@ JOB = (
         help="Stop when more than this share of 20 or more measured requests failed, as 10%.  "
         "[default: no limit]",
     ),
+    *options.MONEY,
+    click.option(
+        "--max-cost",
+        type=click.FloatRange(0, min_open=True),
+        metavar="DOLLARS",
+        help="Stop before a call that would make the run cost more; needs --prices.  "
+        "[default: no limit]",
+    ),
     click.option(
         "--share-system",
         type=click.Choice(["session", "pass", "play"]),
@@ -448,6 +459,7 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
     Raises:
         AgentReplayError: options contradict each other or the scenario, or no session is found.
     """
+    from agentreplay.metrics.cost import Money
     from agentreplay.plan import Plan
 
     values = dict(asked)
@@ -465,6 +477,11 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
         raise AgentReplayError("--history live needs --api chat: it is spoken by that API only")
     if values["history"] == "live" and asked["tool_messages"]:
         raise AgentReplayError("--history live and --tool-messages exclude each other")
+    money = options.sensible(
+        Money(values.pop("gpus"), values.pop("gpu_hour"), values.pop("prices"))
+    )
+    if values["max_cost"] is not None and money.prices is None:
+        raise AgentReplayError("--max-cost needs --prices: without them nothing has a cost")
     trace = options.loaded(seed=seed, **which)
     overrides = overrides_of(click.get_current_context(), scenario, override, len(trace))
     sessions, requests = values["sessions"], values["requests"]
@@ -486,11 +503,12 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
         arrivals=arrivals,
         duration_s=duration_s,
         salt=secrets.randbits(63),
+        prices=money.prices if values["max_cost"] is not None else None,
         scenario=scenario.title if scenario else None,
         overrides=overrides,
         **fields,
     )
-    return Job(trace, plan, endpoint, profile, limits, goodput)
+    return Job(trace, plan, endpoint, profile, limits, goodput, money)
 
 
 _ENDPOINT = (

@@ -18,6 +18,7 @@ from agentreplay.errors import AgentReplayError, TraceError
 if TYPE_CHECKING:
     from agentreplay.client.endpoint import Endpoint
     from agentreplay.metrics.condition import Condition
+    from agentreplay.metrics.cost import Money, Prices
     from agentreplay.trace.load import TraceSet
 
 
@@ -110,10 +111,10 @@ def instant(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
         ) from None
 
 
-def prices(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> dict[str, float] | None:
+def prices(ctx: click.Context, param: click.Parameter, value: str | None) -> Prices | None:
     """Prices as name=dollars, separated by commas."""
+    from agentreplay.metrics.cost import Prices
+
     if value is None:
         return None
     read = {}
@@ -132,7 +133,17 @@ def prices(
             ctx,
             param,
         )
-    return read
+    return Prices(**read)
+
+
+def size(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Bytes, of a size with its unit."""
+    if value is None:
+        return None
+    try:
+        return units.size(value)
+    except AgentReplayError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -145,6 +156,25 @@ EXPORT = click.option(
     help="Write the run as AIPerf does into the run directory, for InferenceX's or other tools.",
 )
 SEED = click.option("--seed", type=int, default=42, show_default=True, help="Of --sample.")
+
+MONEY = (
+    click.option(
+        "--gpus", type=click.IntRange(1), help="GPUs that serve, for tokens a second of one."
+    ),
+    click.option(
+        "--gpu-hour",
+        type=click.FloatRange(0, min_open=True),
+        metavar="DOLLARS",
+        help="What an hour of a GPU costs, for tokens per dollar; needs --gpus.",
+    ),
+    click.option(
+        "--prices",
+        callback=prices,
+        metavar="PRICES",
+        help="Dollars a million tokens, as input=3,cached=0.3,output=15, for the bill.",
+    ),
+)
+"""Options that make money of a run's figures."""
 
 TRACES = (
     click.option("--strict", is_flag=True, help="A file that can't be read is an error."),
@@ -248,6 +278,28 @@ def loaded(**which: Any) -> TraceSet:
     if not trace:
         raise TraceError(trace.nothing())
     return trace
+
+
+def priced(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that make money of a run's figures, as one value `money`."""
+    from agentreplay.metrics.cost import Money
+
+    @wraps(command)
+    def packed(
+        gpus: int | None, gpu_hour: float | None, prices: Prices | None, **values: Any
+    ) -> None:
+        command(money=Money(gpus, gpu_hour, prices), **values)
+
+    for option in reversed(MONEY):
+        packed = option(packed)
+    return packed
+
+
+def sensible(money: Money) -> Money:
+    """The same, unless something is missing without which the rest says nothing."""
+    if money.gpu_hour is not None and money.gpus is None:
+        raise AgentReplayError("--gpu-hour needs --gpus: it is the price of one of them")
+    return money
 
 
 def addressed(command: Callable[..., None]) -> Callable[..., None]:

@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from agentreplay.metrics.cost import Prices
+
 Timing = Literal["think", "recorded", "none"]
 Order = Literal["causal", "recorded", "serial"]
 History = Literal["recorded", "live"]
@@ -57,6 +59,9 @@ class Plan:
         retry_busy: Whether a call that is refused with 429 or 503 waits and is sent again.
         failure_limit: The run is stopped when more than this share of the measured requests have
             failed; None for no limit.
+        max_cost: The run is stopped when what has ended and what is in flight cost so many dollars,
+            the warm-up included; None for no limit.
+        prices: At which that is counted; needed with `max_cost`.
         share_system: Who has tools and system prompt of a session in common: all its plays, its
             plays of one pass over the set, or no two plays.
         history: Whether assistant turns are sent as recorded, or as the server answered.
@@ -92,6 +97,8 @@ class Plan:
     on_error: OnError = "end-session"
     retry_busy: bool = False
     failure_limit: float | None = None
+    max_cost: float | None = None
+    prices: Prices | None = None
     share_system: ShareSystem = "session"
     history: History = "recorded"
     fit: Fit = "drop-session"

@@ -17,6 +17,7 @@ from agentreplay import plan as planning
 from agentreplay.client.exchange import Patience, exchange
 from agentreplay.client.stream import Stream
 from agentreplay.errors import TraceError
+from agentreplay.metrics.cost import Spending, billed, expected
 from agentreplay.metrics.record import Record, Request
 from agentreplay.metrics.window import Ending, Reason
 from agentreplay.opening import Opening, opening, timetable
@@ -95,6 +96,9 @@ class Replay:
         self._closed_ns: int | None = None
         self._succeeded = self._failed = 0
         self._ended_measured = self._failed_measured = 0
+        self._spending: Spending | None = None
+        if plan.max_cost is not None and plan.prices is not None:
+            self._spending = Spending(plan.prices, plan.max_cost)
         self._sent = Sent(plan)
         self._plays: dict[Play, _Waits] = {}  # with what waits in each
         self._unended = self._drawing = 0
@@ -413,8 +417,14 @@ class Replay:
         waits: _Waits,
         over: Callable[[], bool],
     ) -> bool:
-        """Send one call, again where the server is busy; whether it succeeded."""
-        plan = self.plan
+        """Send one call, again where the server is busy; whether it succeeded.
+
+        One that the plan's limit in dollars has no room for ends the run instead.
+        """
+        plan, cost = self.plan, expected(request)
+        if self._spending is not None and not self._spending.affords(cost):
+            self.stop("cost", plan.drain_s)
+            return False
         patience = Patience(plan.first_token_s, plan.next_token_s, plan.retry_busy)
         kept: list[bytes] | None = None
         if plan.history == "live" and not request.warmup:
@@ -438,10 +448,16 @@ class Replay:
                 break
             again_ns = record.done_ns + round(record.retry_s * 1e9)
             if not await self._until(_at(again_ns), waits, over):
+                if self._spending is not None:
+                    self._spending.settle(cost, None)
                 return False
             waited_s = (again_ns - request.due_ns) / 1e9 - request.behind_s
             request = replace(request, busy_s=waited_s)
         self._count(record)
+        if self._spending is not None:
+            self._spending.settle(cost, billed(record))
+            if self._spending.over:
+                self.stop("cost", plan.drain_s)
         if record.error is None and kept is not None:
             play.answered(i, record, kept)
         return record.error is None

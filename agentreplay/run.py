@@ -44,6 +44,7 @@ from agentreplay.errors import (
     TraceError,
 )
 from agentreplay.metrics.condition import Condition
+from agentreplay.metrics.cost import Money
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
@@ -184,6 +185,7 @@ async def run_plan(
     gates: tuple[Condition, ...] = (),
     show: Show | None = None,
     reports: Reports | None = None,
+    money: Money | None = None,
 ) -> Result:
     """Replay *trace* as *plan* says, and leave a run directory at *out*.
 
@@ -198,18 +200,21 @@ async def run_plan(
         gates: Conditions that the run's figures are held against.
         show: Makes what looks on.
         reports: What is written for other programs besides.
+        money: What makes money of its figures, where known.
 
     Raises:
         AgentReplayError: no session can be read, the directory can't be written, or the embedded
             server doesn't start.
     """
     try:
+        money = money or Money()
         judging = {
             "limits": asdict(limits or Limits()),
             "goodput": [each.text for each in goodput],
             "gates": [each.text for each in gates],
+            "money": asdict(money),
         }
-        number = await _run(trace, plan, out, endpoint, profile, judging, show)
+        number = await _run(trace, plan, out, endpoint, profile, judging, show, money)
     except BaseExceptionGroup as group:
         # What came up beside other tasks is the user's to mend all the same.
         known = group.subgroup(AgentReplayError)
@@ -229,6 +234,7 @@ async def _run(
     profile: str,
     judging: dict[str, Any],
     show: Show | None,
+    money: Money,
 ) -> int | None:
     """Send it all and keep what comes; returns the signal that ended it, if one did.
 
@@ -301,7 +307,12 @@ def _look_through(trace: TraceSet) -> None:
         raise TraceError(trace.nothing())
 
 
-def conclude(path: Path, gates: Iterable[Condition] = (), reports: Reports | None = None) -> Result:
+def conclude(
+    path: Path,
+    gates: Iterable[Condition] = (),
+    reports: Reports | None = None,
+    money: Money | None = None,
+) -> Result:
     """Compute the summary of a run directory, and write it there, and *reports* besides.
 
     What can't be written is said in the result, and the rest is written all the same.
@@ -310,8 +321,9 @@ def conclude(path: Path, gates: Iterable[Condition] = (), reports: Reports | Non
         path: The run directory.
         gates: Conditions on its figures, beside those that the run was given.
         reports: What is written for other programs.
+        money: What counts in place of what run.json says.
     """
-    read, reports = read_run(path), reports or Reports()
+    read, reports = read_run(path).priced(money or Money()), reports or Reports()
     summary = read.summary()
     held = {each.text: each for each in (*read.gates, *gates)}
     value = summary_value(read.manifest, read.ending, read.facts, summary, held.values())
@@ -353,6 +365,8 @@ def exit_code(result: Result) -> tuple[int, str]:
         words = [f"{group['kind']}: {group['example']}" for group in value["failures"]]
         if warmup and warmup["failure"]:
             words.append(warmup["failure"])
+        if value["ended"] == "cost":
+            words.append("the first call would cost more than --max-cost")
         return EXIT_UNUSABLE, ": ".join(["nothing succeeded", *words[:1]])
     reasons = value["verdict"]["reasons"]
     if reasons:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,7 @@ import orjson
 
 from agentreplay.errors import AgentReplayError
 from agentreplay.metrics.condition import Condition
+from agentreplay.metrics.cost import Money, Prices, money_of
 from agentreplay.metrics.gate import gate
 from agentreplay.metrics.goodput import request_limit
 from agentreplay.metrics.record import Failure, Record, Request
@@ -99,6 +100,7 @@ class Run:
         ending: How it ended; None for a run that was killed or is still going.
         health: How the client kept up, where known.
         facts: What else was known at the end; empty where there was none.
+        money: What makes money of its figures.
     """
 
     path: Path
@@ -110,6 +112,12 @@ class Run:
     ending: Ending | None
     health: ClientHealth | None
     facts: dict[str, Any]
+    money: Money = field(default_factory=Money)
+
+    def priced(self, newer: Money) -> Run:
+        """The same, its money counted with whatever is known in *newer*."""
+        money = self.money.updated(newer)
+        return replace(self, money=money, manifest={**self.manifest, "money": asdict(money)})
 
     def records(self) -> Iterator[Record]:
         """The records, as a stream; a line that was cut off is left out."""
@@ -135,6 +143,7 @@ class Run:
             self.limits,
             dropped,
             self.goodput,
+            self.money,
         )
 
     def _cut_off(self) -> Ending:
@@ -179,7 +188,9 @@ def read_run(path: Path) -> Run:
         client["cpu_share"] = tuple(client["cpu_share"])
     plan = _plan(manifest["plan"])
     limits = Limits(**manifest["limits"])
+    money = money_of(manifest.get("money"))
     manifest["plan"], manifest["limits"] = asdict(plan), asdict(limits)
+    manifest["money"] = asdict(money)
     if ending:  # an older version opened the window at the end of the ramp, and didn't say so
         ending = {"opened_ns": round(plan.lead_s * 1e9), **ending}
     return Run(
@@ -192,6 +203,7 @@ def read_run(path: Path) -> Run:
         Ending(**ending) if ending else None,
         ClientHealth(**client) if client else None,
         facts,
+        money,
     )
 
 
@@ -241,11 +253,12 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 
 def _plan(value: dict[str, Any]) -> Plan:
     """A plan as run.json holds it; a run of an older version says nothing of newer rules."""
-    start = value.get("start")
+    start, prices = value.get("start"), value.get("prices")
     return Plan(
         **{
             **value,
             "start": None if start is None else tuple(start),
+            "prices": Prices(**prices) if prices else None,
             "overrides": tuple(value.get("overrides", ())),
         }
     )

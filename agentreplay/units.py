@@ -10,6 +10,7 @@ ABSENT = "–"
 """Stands for what was not measured."""
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d)")
 
 
@@ -41,6 +42,37 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise AgentReplayError(f"{text!r} is no share: it must lie between 0 % and 100 %")
     return value
+
+
+def size(text: str) -> float:
+    """Read a size in bytes such as `13.8kB`, `245 MB` or `16KiB`.
+
+    Raises:
+        AgentReplayError: it is none, or has no unit.
+    """
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise AgentReplayError(f"{text!r} is no size: write it with a unit, as 13.8kB or 16KiB")
+    number, letter, binary = found.groups()
+    return float(number) * float(1024 if binary else 1000) ** " kmgt".index(letter or " ")
+
+
+def as_size(value: float | None) -> str:
+    """Bytes in the unit that suits their size."""
+    if value is None:
+        return ABSENT
+    for exponent, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
+        scaled = value / 1000**exponent
+        if scaled >= 0.9995:
+            return f"{scaled:,.0f} {unit}" if scaled >= 999.5 else f"{scaled:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def as_dollars(value: float | None) -> str:
+    """Dollars and cents; below one dollar to three digits."""
+    if value is None:
+        return ABSENT
+    return f"$ {value:,.2f}" if value >= 0.9995 or not value else f"$ {value:.3g}"
 
 
 def as_duration(value_s: float | None) -> str:

@@ -27,7 +27,8 @@ from virtually import ANSWER, call, chain, oracle, replay
 
 from agentreplay.client.stream import Reply, Sink
 from agentreplay.errors import TraceError
-from agentreplay.forecast import Forecast, Prices, forecast
+from agentreplay.forecast import Forecast, forecast
+from agentreplay.metrics.cost import Prices
 from agentreplay.metrics.record import Request as Sending
 from agentreplay.plan import Plan, gap_s, lane_requests, lane_start_s, visits
 from agentreplay.report.forecast import forecast_report

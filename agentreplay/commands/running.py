@@ -18,6 +18,7 @@ from agentreplay.job import job, job_of
 
 if TYPE_CHECKING:
     from agentreplay.metrics.condition import Condition
+    from agentreplay.metrics.cost import Money, Prices
     from agentreplay.plan import Plan
     from agentreplay.run import Reports
     from agentreplay.trace.load import TraceSet
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/TIME]")
 @judged
 @click.option("--dry-run", is_flag=True, help="Send nothing: say what would be sent.")
-@click.option(
-    "--prices",
-    callback=options.prices,
-    metavar="PRICES",
-    help="Dollars a million tokens for --dry-run, as input=3,cached=0.3,output=15.",
-)
 @options.JSON
 def run(
     users: int | None,
@@ -46,7 +41,6 @@ def run(
     gates: tuple[Condition, ...],
     reports: Reports,
     dry_run: bool,
-    prices: dict[str, float] | None,
     as_json: bool,
     asked: dict[str, Any],
 ) -> None:
@@ -66,10 +60,8 @@ def run(
             raise AgentReplayError(f"--gate {gate.text!r} needs --goodput: nothing is limited")
     todo = job_of(asked, users)
     if dry_run:
-        _forecast(todo.trace, todo.plan, prices, as_json)
+        _forecast(todo.trace, todo.plan, todo.money.prices, as_json)
         return
-    if prices:
-        raise AgentReplayError("--prices needs --dry-run: it says what a run would cost")
     replayed = partial(
         run_plan,
         todo.trace,
@@ -82,6 +74,7 @@ def run(
         gates=gates,
         show=partial(LiveView, todo.plan),
         reports=reports,
+        money=todo.money,
     )
     show(anyio.run(replayed, backend_options=LOOP), as_json)
 
@@ -89,12 +82,19 @@ def run(
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @judged
+@options.priced
 @options.JSON
-def report(directory: Path, gates: tuple[Condition, ...], reports: Reports, as_json: bool) -> None:
+def report(
+    directory: Path,
+    gates: tuple[Condition, ...],
+    reports: Reports,
+    money: Money,
+    as_json: bool,
+) -> None:
     """Compute the report of a run in DIRECTORY again from its records."""
     from agentreplay.run import conclude
 
-    show(conclude(directory, gates, reports), as_json)
+    show(conclude(directory, gates, reports, money), as_json)
 
 
 def _new_directory() -> Path:
@@ -106,9 +106,9 @@ def _new_directory() -> Path:
     return path
 
 
-def _forecast(trace: TraceSet, plan: Plan, prices: dict[str, float] | None, as_json: bool) -> None:
+def _forecast(trace: TraceSet, plan: Plan, prices: Prices | None, as_json: bool) -> None:
     """Print what a plan would send."""
-    from agentreplay.forecast import Prices, forecast
+    from agentreplay.forecast import forecast
     from agentreplay.report.forecast import forecast_report
     from agentreplay.trace.draw import Draws
 
@@ -118,7 +118,7 @@ def _forecast(trace: TraceSet, plan: Plan, prices: dict[str, float] | None, as_j
         for index in range(len(trace)):
             draws.read(index)
     found = forecast(plan, len(trace), draws.read)
-    dollars = found.dollars(Prices(**prices)) if prices else None
+    dollars = found.dollars(prices) if prices else None
     left_out = dict(trace.left_out)
     if too_long := draws.facts()["dropped_sessions"]:
         left_out["too long for the context"] = too_long

@@ -20,16 +20,48 @@ if TYPE_CHECKING:
 @click.command()
 @options.traces
 @options.SEED
+@click.option(
+    "--kv-bytes-per-token",
+    callback=options.size,
+    metavar="SIZE",
+    help="What a token takes in the server's KV cache, as 13.8kB: says what memory sessions hold.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Devices that the KV cache is spread over.",
+)
+@click.option("--users", type=click.IntRange(1), help="Sessions at once, for their working set.")
 @options.JSON
-def inspect(as_json: bool, seed: int, which: dict[str, Any]) -> None:
-    """Show what the traces in PATHS hold: calls, lengths, gaps, prefix reuse."""
-    from agentreplay.report.text import trace_report
+def inspect(
+    kv_bytes_per_token: float | None,
+    partitions: int,
+    users: int | None,
+    as_json: bool,
+    seed: int,
+    which: dict[str, Any],
+) -> None:
+    """Show what the traces in PATHS hold: calls, lengths, gaps, prefix reuse, memory.
+
+    \b
+    agentreplay inspect traces
+    agentreplay inspect traces --kv-bytes-per-token 13.8kB --partitions 8 --users 16
+    """
+    from agentreplay.report.text import memory_report, trace_report
+    from agentreplay.trace.memory import Sizes
     from agentreplay.trace.statistics import statistics
 
-    trace = options.loaded(seed=seed, **which)
-    found = statistics(trace.readable())
+    if kv_bytes_per_token is None and (users is not None or partitions > 1):
+        raise AgentReplayError("--users and --partitions need --kv-bytes-per-token")
+    trace, sizes, memory = options.loaded(seed=seed, **which), Sizes(), None
+    sessions = trace.readable()
+    found = statistics(sessions if kv_bytes_per_token is None else sizes.through(sessions))
     if not found.sessions:
         raise AgentReplayError(trace.nothing())
+    if kv_bytes_per_token is not None:
+        memory = sizes.memory(kv_bytes_per_token, partitions, users)
     notes = {path: dict(notes) for path, notes in trace.notes.items()}
     if as_json:
         print_json(
@@ -40,10 +72,13 @@ def inspect(as_json: bool, seed: int, which: dict[str, Any]) -> None:
                 "left_out": dict(trace.left_out),
                 "skipped": trace.skipped,
                 "notes": notes,
+                "memory": asdict(memory) if memory else None,
             }
         )
     else:
         print_report(trace_report(found, len(trace.formats), trace.left_out, trace.skipped, notes))
+        if memory:
+            print_report(memory_report(memory))
 
 
 @click.command()

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentreplay.metrics.condition import Condition
+from agentreplay.metrics.cost import Prices, Tokens, billed
 from agentreplay.metrics.distribution import Distribution, distribution
 from agentreplay.metrics.fidelity import Found
 from agentreplay.metrics.goodput import Goodput
-from agentreplay.metrics.record import Record
+from agentreplay.metrics.record import Record, input_tokens, reused_tokens
 from agentreplay.metrics.window import Window
 
 GAPS_KEPT = 1_000_000
@@ -157,8 +158,33 @@ class WarmedUp:
             self.cached_tokens = (self.cached_tokens or 0) + record.cached
 
 
+@dataclass(slots=True)
+class Billed:
+    """What is kept of requests that cost money.
+
+    Attributes:
+        requests: Their number.
+        predicted: How many of them the server said nothing about cached tokens of.
+        tokens: Of all.
+        early: Of those that were sent before the window opened.
+        failed: Of those that failed or were cut.
+        unanswered: How many requests failed or were cut without a token, and cost nothing.
+    """
+
+    requests: int = 0
+    predicted: int = 0
+    tokens: Tokens = field(default_factory=Tokens)
+    early: Tokens = field(default_factory=Tokens)
+    failed: Tokens = field(default_factory=Tokens)
+    unanswered: int = 0
+
+
 class Collector:
     """Numbers of the records of a run.
+
+    Args:
+        window: What the rates and distributions are over.
+        prices: What tokens cost, where known; without them no request has a price.
 
     Attributes:
         columns: Values of each distribution over requests, by name.
@@ -184,11 +210,19 @@ class Collector:
         last_tpot_ns: The latest last token of those whose time per token is measured.
         run_first_ns: When the first successful measured request was sent.
         run_last_ns: When the last of them ended.
+        billed: What is kept of requests that cost money.
+        play_dollars: What each play cost, its warm-up included, by lane and number.
     """
 
-    def __init__(self, window: Window, limits: tuple[Condition, ...] = ()) -> None:
+    def __init__(
+        self,
+        window: Window,
+        limits: tuple[Condition, ...] = (),
+        prices: Prices | None = None,
+    ) -> None:
         self.window = window
         self.goodput = Goodput(limits)
+        self.prices = prices
         self.columns: dict[str, list[float]] = {}
         self.counts: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
@@ -208,6 +242,8 @@ class Collector:
         self.last_tpot_ns: int | None = None
         self.run_first_ns: int | None = None
         self.run_last_ns = 0
+        self.billed = Billed()
+        self.play_dollars: dict[tuple[int, int], float] = {}
 
     def column(self, name: str) -> list[float]:
         """The values of a distribution; empty where none was measured."""
@@ -226,6 +262,7 @@ class Collector:
         self.counts["reconnects"] += record.reconnected
         self.counts["bursts"] += record.burst
         self.counts["bundled_reads"] += record.bundled_reads
+        self._add_to_bill(record)
         if request.warmup:
             self.counts["warmup"] += 1
             self.warmup.add(record)
@@ -271,9 +308,9 @@ class Collector:
         self._keep("lag", (record.sent_ns - request.due_ns) / 1e9 - not_ours_s)
         shared_blocks, blocks = trace_blocks(record)
         self.counts["isl"] += _prompt_tokens(record)
-        self.counts["reuse"] += _reuse(record)
+        self.counts["reuse"] += reused_tokens(record)
         self.counts["blocks"] += blocks
-        self.counts["reuse_blocks"] += _reuse(record) // request.block
+        self.counts["reuse_blocks"] += reused_tokens(record) // request.block
         self.counts["shared_blocks"] += shared_blocks
         if error is None:
             self._add_success(record)
@@ -284,6 +321,26 @@ class Collector:
         if not record.request.warmup and record.sent_ns >= self.window.open_ns:
             self.counts["busy"] += 1
             self.busy_s += retry_s
+
+    def _add_to_bill(self, record: Record) -> None:
+        """Of every request, the warm-up's too: what a provider counts."""
+        request, tokens, bill = record.request, billed(record), self.billed
+        if tokens is None:
+            bill.unanswered += 1
+            return
+        bill.requests += 1
+        bill.predicted += record.cached is None
+        bill.tokens += tokens
+        if request.warmup or record.sent_ns < self.window.open_ns:
+            bill.early += tokens
+        if record.error is not None:
+            bill.failed += tokens
+        if self.prices is None:
+            return
+        key, dollars = (request.lane, request.visit), self.prices.dollars(tokens)
+        self.play_dollars[key] = self.play_dollars.get(key, 0.0) + dollars
+        if record.error is None and not request.warmup and self.window.holds(record.sent_ns):
+            self._keep("dollars", dollars)
 
     def _add_success(self, record: Record) -> None:
         """The distributions over requests."""
@@ -323,14 +380,14 @@ class Collector:
                         request.session,
                         request.call,
                         request.block,
-                        _reuse(record),
+                        reused_tokens(record),
                         record.cached,
                         request.history == "live",
                     )
                 )
                 self.counts["cached"] += record.cached
                 self.counts["cached_isl"] += record.isl
-                self.counts["cached_reuse"] += _reuse(record)
+                self.counts["cached_reuse"] += reused_tokens(record)
                 self.counts["cached_planned"] += _prompt_tokens(record)
         if request.osl and not record.estimated and osl is not None:
             self._keep("osl_error", abs(osl - request.osl) / request.osl)
@@ -397,11 +454,6 @@ def _one_more(skips: tuple[int, float], skip_s: float) -> tuple[int, float]:
     return (skips[0] + 1, skips[1] + skip_s) if skip_s > 0 else skips
 
 
-def input_tokens(record: Record) -> int:
-    """Input tokens as the server counted them, else as sent."""
-    return record.request.isl + record.request.overlong if record.isl is None else record.isl
-
-
 def tpot_s(record: Record) -> float | None:
     """Seconds that each token after the first took; None for a burst and below two tokens."""
     osl, first, last = record.osl, record.first_token_ns, record.last_token_ns
@@ -420,12 +472,6 @@ def _prompt_tokens(record: Record) -> int:
     """The prompt that a share of reuse is of: as planned, where that is known beforehand."""
     request = record.request
     return input_tokens(record) if request.history == "live" else request.isl
-
-
-def _reuse(record: Record) -> int:
-    """Leading tokens that the server had seen: what it generated may be fewer as a prompt."""
-    request = record.request
-    return min(request.reuse, input_tokens(record)) if request.history == "live" else request.reuse
 
 
 def _output_tokens(record: Record, span: Window) -> int:

@@ -43,9 +43,12 @@ class Reading:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """The points that no other beats on both axes, by x; of equal ones the first."""
+    """The points that no other beats on both axes, by x; of equal ones the first by name.
+
+    From point to point x grows and y falls.
+    """
     kept: list[Point] = []
-    for point in sorted(points, key=lambda each: (-each.x, -each.y)):
+    for point in sorted(points, key=lambda each: (-each.x, -each.y, each.name)):
         if not kept or point.y > kept[-1].y:
             kept.append(point)
     return kept[::-1]
@@ -61,5 +64,6 @@ def at(points: Sequence[Point], x: float) -> Reading:
     below = edge[n - 1] if n else None
     if below is None or above is None:
         return Reading(x, None, below, above)
-    share = (x - below.x) / (above.x - below.x)
-    return Reading(x, below.y + share * (above.y - below.y), below, above)
+    share = (above.x - x) / (above.x - below.x)
+    y = min(below.y, above.y + share * (below.y - above.y))  # rounding may go beyond
+    return Reading(x, y, below, above)

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentreplay.errors import AgentReplayError
 from agentreplay.metrics.condition import Condition, number, split, told_apart
+from agentreplay.metrics.cost import Money, Prices
 from agentreplay.metrics.summary import ClientHealth, summarize
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
@@ -85,7 +86,9 @@ def figure(value: Mapping[str, Any], metric: str) -> float | str | None:
 
 def known_metrics() -> list[str]:
     """The ids of all figures that a run has: what is a single number when measured."""
-    nothing = summarize([], Plan(), Ending("work", 0, 0), ClientHealth(None, 0.0, ()))
+    health = ClientHealth(None, 0.0, ())
+    prices = Money(prices=Prices(0.0, 0.0, 0.0))  # without any there is no bill
+    nothing = summarize([], Plan(), Ending("work", 0, 0), health, money=prices)
     return list(_ids(nothing.metrics, ""))
 
 

@@ -142,3 +142,14 @@ class Record:
     finish: str | None
     error: Failure | None
     retry_s: float | None = None
+
+
+def input_tokens(record: Record) -> int:
+    """Input tokens as the server counted them, else as sent."""
+    return record.request.isl + record.request.overlong if record.isl is None else record.isl
+
+
+def reused_tokens(record: Record) -> int:
+    """Leading tokens that the server had seen: what it generated may be fewer as a prompt."""
+    request = record.request
+    return min(request.reuse, input_tokens(record)) if request.history == "live" else request.reuse

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentreplay.metrics.collector import Collector, Pace, Visited, union_ns
 from agentreplay.metrics.condition import Condition
+from agentreplay.metrics.cost import Money, Prices, Tokens, dollars_per_million, tokens_per_dollar
 from agentreplay.metrics.distribution import (
     Distribution,
     distribution,
@@ -70,6 +71,7 @@ class PlayResult:
             known duration succeeded.
         slowdown_main: The same for the main agent.
         slowdown_subagents: The same for its other agents.
+        dollars: What it cost, its warm-up included; None without prices.
     """
 
     lane: int
@@ -86,6 +88,7 @@ class PlayResult:
     slowdown: float | None
     slowdown_main: float | None
     slowdown_subagents: float | None
+    dollars: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,7 @@ def summarize(
     limits: Limits | None = None,
     dropped_tokens: float | None = None,
     goodput: tuple[Condition, ...] = (),
+    money: Money | None = None,
 ) -> Summary:
     """Compute everything from a run's records, in any order.
 
@@ -187,12 +191,13 @@ def summarize(
         limits: Where a run stops being valid; the defaults where None.
         dropped_tokens: Share of the drawn tokens that were left out, being too long, where known.
         goodput: Limits on single requests.
+        money: What makes money of its figures, where known.
     """
-    span = Window.of(ending)
-    sums = Collector(span, goodput)
+    span, money = Window.of(ending), money or Money()
+    sums = Collector(span, goodput, money.prices)
     for record in records:
         sums.add(record)
-    metrics = _metrics(sums, plan, span, health)
+    metrics = _metrics(sums, plan, span, health, money)
     about = Circumstances(
         ended=ending.reason,
         window_s=span.seconds,
@@ -203,6 +208,7 @@ def summarize(
         warmup_failure=sums.warmup.failure or "",
         warmup_cut=ending.warmup_cut,
         overrides=plan.overrides,
+        max_cost=plan.max_cost,
     )
     return Summary(
         verdict=judge(metrics, about, limits or Limits()),
@@ -223,7 +229,10 @@ def summarize(
         warmup=_warmup(sums, ending, span) if plan.warms_up else None,
         tree_skips=Skips(*sums.tree_skips),
         idle_skips=Skips(*sums.idle_skips),
-        plays=tuple(_play_result(*key, visit) for key, visit in sorted(sums.visits.items())),
+        plays=tuple(
+            _play_result(*key, visit, sums.play_dollars.get(key, 0.0) if money.prices else None)
+            for key, visit in sorted(sums.visits.items())
+        ),
     )
 
 
@@ -243,7 +252,7 @@ def _warmup(sums: Collector, ending: Ending, span: Window) -> Warmup:
     )
 
 
-def _play_result(lane: int, number: int, visit: Visited) -> PlayResult:
+def _play_result(lane: int, number: int, visit: Visited, dollars: float | None) -> PlayResult:
     return PlayResult(
         lane=lane,
         visit=number,
@@ -259,11 +268,12 @@ def _play_result(lane: int, number: int, visit: Visited) -> PlayResult:
         slowdown=visit.pace.slowdown,
         slowdown_main=visit.main.slowdown,
         slowdown_subagents=visit.others.slowdown,
+        dollars=dollars,
     )
 
 
 def _metrics(
-    sums: Collector, plan: Plan, span: Window, health: ClientHealth | None
+    sums: Collector, plan: Plan, span: Window, health: ClientHealth | None, money: Money
 ) -> dict[str, Any]:
     counts = sums.counts
     attempted, failed = counts["attempted"], sums.errors.total()
@@ -334,6 +344,7 @@ def _metrics(
             "bundled_reads": counts["bundled_reads"],
         },
     }
+    metrics |= _money(sums, money, metrics)
     for name in ("ttft", "ttft_visible", "tpot", "latency", "latency_from_due", "lag"):
         metrics[name] = distribution(sums.column(name))
     for name in ("isl", "osl", "isl_error", "osl_error"):
@@ -343,6 +354,45 @@ def _metrics(
     return {
         name: asdict(value) if isinstance(value, Distribution) else value
         for name, value in metrics.items()
+    }
+
+
+def _money(sums: Collector, money: Money, metrics: dict[str, Any]) -> dict[str, Any]:
+    """By the GPU-hour the tokens of the whole run count, as in published comparisons."""
+    per_gpu, per_gpu_run = (
+        rate / money.gpus if money.gpus and (rate := metrics[name]) is not None else None
+        for name in ("total_token_rate", "total_token_rate_run")
+    )
+    per_dollar = tokens_per_dollar(per_gpu_run, money.gpu_hour)
+    return {
+        "total_token_rate_per_gpu": per_gpu,
+        "total_token_rate_run_per_gpu": per_gpu_run,
+        "tokens_per_dollar": per_dollar,
+        "dollars_per_million_tokens": dollars_per_million(per_dollar),
+        "bill": _bill(sums, money.prices) if money.prices else None,
+    }
+
+
+def _bill(sums: Collector, prices: Prices) -> dict[str, Any]:
+    bill = sums.billed
+    parts = {
+        "total": bill.tokens,
+        "input": Tokens(input=bill.tokens.input - bill.tokens.cached),
+        "cached": Tokens(input=bill.tokens.cached, cached=bill.tokens.cached),
+        "output": Tokens(output=bill.tokens.output),
+        "before_window": bill.early,
+        "failed": bill.failed,
+    }
+    whole = (key for key, visit in sums.visits.items() if visit.whole and not visit.begun)
+    return {
+        **{
+            name: prices.dollars(tokens) if bill.requests else None
+            for name, tokens in parts.items()
+        },
+        "per_session": asdict(distribution([sums.play_dollars[key] for key in whole])),
+        "per_request": asdict(distribution(sums.column("dollars"))),
+        "predicted": _ratio(bill.predicted, bill.requests),
+        "unanswered": bill.unanswered,
     }
 
 

@@ -91,6 +91,7 @@ class Circumstances:
         warmup_failure: Words of a failure in the warm-up.
         warmup_cut: Calls of the warm-up that were not sent or not answered when its time was over.
         overrides: In what the plan differs from the scenario that it names.
+        max_cost: Dollars at which the run was to stop; None for no limit.
     """
 
     ended: str
@@ -102,6 +103,7 @@ class Circumstances:
     warmup_failure: str = ""
     warmup_cut: int = 0
     overrides: tuple[str, ...] = ()
+    max_cost: float | None = None
 
 
 def judge(metrics: dict[str, Any], about: Circumstances, limits: Limits) -> Verdict:
@@ -148,6 +150,11 @@ def judge(metrics: dict[str, Any], about: Circumstances, limits: Limits) -> Verd
     if about.warmup_cut:
         what = "calls of the warm-up were not sent or not answered when its time was over"
         warnings.append(Reason("warmup_cut", f"{about.warmup_cut:,} {what}"))
+    if about.ended == "cost":
+        what = (
+            f"the run was stopped when another call would have cost over $ {about.max_cost:,.10g}"
+        )
+        warnings.append(Reason("cost_limit", what))
     return Verdict(not reasons, tuple(reasons), tuple(warnings))
 
 

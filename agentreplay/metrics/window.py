@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Reason = Literal[
-    "duration", "work", "interrupted", "gave_up", "failed", "failures", "warmup_failed"
+    "duration", "work", "interrupted", "gave_up", "failed", "failures", "warmup_failed", "cost"
 ]
 
 SHORTEST_NS = 1_000_000_000
@@ -24,7 +24,8 @@ class Ending:
         reason: `duration`: the plan's time was over; `work`: nothing was left to send;
             `interrupted`: a signal; `gave_up`: no call had succeeded, or the key was refused;
             `failed`: a call failed, and the plan stops then; `failures`: too large a share of them
-            failed; `warmup_failed`: a call of the warm-up failed that its session can't do without.
+            failed; `warmup_failed`: a call of the warm-up failed that its session can't do without;
+            `cost`: the next call would have gone over the plan's limit in dollars.
         closed_ns: When the window closed: at the end of sending, or when the first lane had no
             work left.
         done_ns: When the last answer was in, or cut.

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from agentreplay.errors import AgentReplayError
-from agentreplay.metrics.collector import input_tokens, tpot_s, trace_blocks
-from agentreplay.metrics.record import Record
+from agentreplay.metrics.collector import tpot_s, trace_blocks
+from agentreplay.metrics.record import Record, input_tokens
 from agentreplay.metrics.window import Window
 from agentreplay.plan import Plan
 

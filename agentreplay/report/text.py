@@ -14,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from agentreplay.metrics.condition import shown
-from agentreplay.units import ABSENT, as_duration, as_number, as_percent, as_tokens
+from agentreplay.report.cost import money_rows
+from agentreplay.units import ABSENT, as_duration, as_number, as_percent, as_size, as_tokens
 
 if TYPE_CHECKING:
+    from agentreplay.trace.memory import Memory
     from agentreplay.trace.statistics import Statistics
 
 _COLUMNS = ("n", "mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
@@ -164,6 +166,7 @@ def figures(value: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"{requests['warmup']} before the window",
         ),
         ("Sessions", f"{sessions['completed']:,} whole", _sessions(sessions)),
+        *money_rows(value),
     ]
     if warmup := value["warmup"]:
         rows.append(("Warm-up", as_duration(warmup["seconds"]), _warmup(warmup)))
@@ -448,3 +451,30 @@ def trace_report(
         parts += [Text(""), Text("Left out or repaired (by file with --json):", style="bold")]
         parts += [Text(f"  {count:,} × {what}") for what, count in total.most_common()]
     return Group(*parts)
+
+
+def memory_report(found: Memory) -> RenderableType:
+    """What the sessions of a trace set hold in a KV cache."""
+    size = as_size(found.kv_bytes_per_token)
+    title = f"KV cache, at {size} a token"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1))
+    table.add_column("", no_wrap=True)
+    columns = ("tokens", "memory", f"each of {found.partitions}")
+    for column in columns if found.partitions > 1 else columns[:2]:
+        table.add_column(column, justify="right")
+    rows = [
+        ("largest conversation", found.largest_conversation),
+        ("mean conversation", found.mean_conversation),
+    ]
+    if found.users is not None:
+        rows += [
+            (f"working set of {found.users} users, mean", found.working_set_mean),
+            ("… 95 % of the time within", found.working_set_p95),
+            (f"… the {found.users} largest, at their peaks", found.working_set_most),
+        ]
+    for name, held in rows:
+        cells = [ABSENT] * 3
+        if held is not None:
+            cells = [as_tokens(held.tokens), as_size(held.bytes), as_size(held.partition_bytes)]
+        table.add_row(name, *cells[: len(table.columns) - 1])
+    return Group(Text(""), table)

@@ -57,6 +57,7 @@ def summary_value(
         "cautions": manifest.get("cautions", []),
         "fit": facts.get("fit"),
         "server_cache": facts.get("server_cache"),
+        "money": manifest["money"],
         "plan": manifest["plan"],
         "endpoint": manifest["endpoint"],
         "trace": {
