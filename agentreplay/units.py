@@ -10,7 +10,7 @@ ABSENT = "–"
 """Stands for what was not measured."""
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(?:([kmgt])(i?))?b")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d)")
 
 

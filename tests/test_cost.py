@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace as changed
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -27,6 +28,7 @@ from agentreplay.metrics.cost import (
     money_of,
     tokens_per_dollar,
 )
+from agentreplay.metrics.gate import gate, outcome
 from agentreplay.metrics.record import Failure, Record, Request
 from agentreplay.metrics.summary import Summary, summarize
 from agentreplay.metrics.window import Ending
@@ -304,3 +306,21 @@ def test_a_forecast_stops_where_the_run_does(dollars: float) -> None:
     found = forecast(plan, len(CHAINS), CHAINS.__getitem__)
     assert found.dollars(PUBLISHED) <= dollars
     assert found.calls == len(limited(dollars, users=1)[0].records)
+
+
+# --- Ids ------------------------------------------------------------------------------------------
+
+
+def test_a_condition_can_be_on_a_bill() -> None:
+    """Its parts are figures like all others, and missed where there is no bill."""
+    condition = gate("bill.per_request.p95 < 111")
+    found = summary(record([100]), money=Money(prices=DOLLAR_EACH))
+    assert outcome(condition, {"metrics": found.metrics}).passed
+    without = summary(record([100]), money=Money())
+    assert not outcome(condition, {"metrics": without.metrics}).passed
+
+
+def test_every_part_of_a_bill_is_defined() -> None:
+    """Each stands in docs/metrics.md."""
+    text = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+    assert [part for part in bill() if f"`{part}`" not in text] == []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -50,7 +50,7 @@ def test_every_point_is_on_the_front_or_beaten_by_it(points: list[Point]) -> Non
 def test_a_front_falls(points: list[Point]) -> None:
     """From point to point x grows and y falls, strictly."""
     edge = front(points)
-    assert all(one.x < two.x and one.y > two.y for one, two in itertools.pairwise(edge))
+    assert all(one.x < two.x and one.y > two.y for one, two in pairwise(edge))
     assert front(edge) == edge
 
 

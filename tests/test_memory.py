@@ -135,3 +135,50 @@ def test_a_working_set_is_at_least_the_prompt_that_is_computed(
     assert max(held for held, _ in steps) == one.calls[-1].isl + one.calls[-1].osl
     assert min(held for held, _ in steps) >= 0
     assert sum(seconds for _, seconds in steps) == one.calls[-1].end_s
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Session:
+    """Up to six calls that share prefixes with earlier ones, at whole seconds, side by side too."""
+    calls: list[Call] = []
+    for i in range(draw(st.integers(1, 6))):
+        start_s = draw(st.integers(calls[-1].start_s if calls else 0, 12))  # type: ignore[arg-type]
+        isl = draw(st.integers(1, 8))
+        parent = draw(st.none() | st.integers(0, i - 1)) if i else None
+        shared = 0 if parent is None else draw(st.integers(0, min(isl, calls[parent].isl)))
+        calls.append(
+            call(
+                start_s,
+                start_s + draw(st.integers(0, 5)),
+                isl=isl,
+                osl=draw(st.integers(0, 3)),
+                parent=parent,
+                shared=shared,
+            )
+        )
+    return Session("s", None, tuple(calls), 1, "")
+
+
+@given(trees())
+def test_a_working_set_counts_every_token_that_comes_back(tree: Session) -> None:
+    """Each token by itself, from the call that brought it to the end of the last that has it."""
+    until_s: dict[tuple[int, int], float] = {}
+    for i, each in enumerate(tree.calls):
+        for place in range(each.isl + each.osl):
+            brought = i
+            while (parent := tree.calls[brought].parent) is not None and (
+                place < tree.calls[brought].shared
+            ):
+                brought = parent
+            key = brought, place
+            until_s[key] = max(until_s.get(key, 0.0), each.end_s)
+    held = [
+        sum(tree.calls[i].start_s <= t < end_s for (i, _), end_s in until_s.items())
+        for t in range(18)
+    ]
+    found: list[int] = []
+    for tokens_held, seconds in working_set(tree):
+        found += [tokens_held] * round(seconds)
+    start = next((t for t, tokens_held in enumerate(held) if tokens_held), 0)
+    assert found == held[start : start + len(found)]
+    assert not any(held[start + len(found) :])

@@ -71,3 +71,53 @@ def test_numbers_are_shown_to_the_digits_that_matter(value: float | None, text: 
 def test_tokens_are_shown_in_thousands_and_millions(value: float | None, text: str) -> None:
     """Small counts are shown whole."""
     assert units.as_tokens(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("13.8kB", 13_800),
+        ("245 MB", 245e6),
+        ("2GB", 2e9),
+        ("16KiB", 16_384),
+        ("1.5MiB", 1.5 * 2**20),
+        ("1 GiB", 2**30),
+        ("1TiB", 2**40),
+        ("512B", 512),
+    ],
+)
+def test_sizes_are_read_with_their_units(text: str, size: float) -> None:
+    """kB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024."""
+    assert units.size(text) == pytest.approx(size)
+
+
+@pytest.mark.parametrize("text", ["", "13", "kB", "-1kB", "1 kb/s", "1iB", "1e3B", "nanB"])
+def test_a_size_without_a_unit_is_refused(text: str) -> None:
+    """The message says what was read and how to write it."""
+    with pytest.raises(AgentReplayError, match="write it with a unit"):
+        units.size(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (142_000 * 13_800, "1.96 GB"),
+        (142_000 * 13_800 / 8, "245 MB"),
+        (999_600, "1 MB"),
+        (512, "512 B"),
+        (1.5e15, "1,500 TB"),
+        (None, "–"),
+    ],
+)
+def test_sizes_are_shown_in_the_unit_that_suits(size: float | None, shown: str) -> None:
+    """To three digits."""
+    assert units.as_size(size) == shown
+
+
+@pytest.mark.parametrize(
+    ("dollars", "shown"),
+    [(0, "$ 0.00"), (0.111402, "$ 0.111"), (0.9999, "$ 1.00"), (1234.5, "$ 1,234.50"), (None, "–")],
+)
+def test_dollars_are_shown_in_cents_and_less(dollars: float | None, shown: str) -> None:
+    """Below one dollar to three digits."""
+    assert units.as_dollars(dollars) == shown

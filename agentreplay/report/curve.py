@@ -131,10 +131,9 @@ def _outside(reading: Reading, edge: list[Point], x: str) -> str | None:
         return None
     if not edge:
         return "no point was measured"
-    ends = f"{as_number(edge[0].x)} to {as_number(edge[-1].x)}"
     if reading.below is None:
-        return f"below the front, which goes from {x} {ends}"
-    return f"above everything that was measured: the front goes from {x} {ends}"
+        return f"below the front, which begins at {x} {as_number(edge[0].x)}"
+    return f"above everything that was measured: the front ends at {x} {as_number(edge[-1].x)}"
 
 
 def _ratio(of: dict[str, Any], to: dict[str, Any]) -> dict[str, Any]:
