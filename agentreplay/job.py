@@ -9,11 +9,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from agentreplay import options, units
+from agentreplay.config import COMMAND_LINE, given
 from agentreplay.errors import AgentReplayError
-from agentreplay.options import duration, gap, share, start
+from agentreplay.options import Section, duration, gap, share, start
 from agentreplay.scenario import PINNED, SCENARIOS, Scenario, written
 from agentreplay.trace.hub import is_pinned
 
@@ -59,7 +59,8 @@ def scenario(ctx: click.Context, param: click.Parameter, value: str | None) -> S
         return None
     found, named = SCENARIOS[value], _named(ctx)
     rules = {**found.options, **found.defaults}
-    ctx.default_map = {str(named[name].name): text for name, text in rules.items()}
+    filled: dict[str, Any] = {str(named[name].name): text for name, text in rules.items()}
+    ctx.default_map = {**filled, **(ctx.default_map or {})}  # a configuration file goes first
     return found
 
 
@@ -92,32 +93,39 @@ def _contradictions(ctx: click.Context, scenario: Scenario, sessions: int) -> tu
     found, named, title = [], _named(ctx), scenario.name
     values: dict[str, Any] = {name: ctx.params.get(str(each.name)) for name, each in named.items()}
 
-    def given(name: str) -> bool:
-        source = ctx.get_parameter_source(str(named[name].name))
-        return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    def is_given(name: str) -> bool:  # a flag that a file turns off is not
+        return given(ctx, named[name]) is not None and values[name] is not False
+
+    def shown(name: str) -> str:
+        return _shown(named[name], values[name]) + _where(ctx, named[name])
 
     for name, text in scenario.options.items():
-        if given(name) and values[name] != _parsed(ctx, named[name], text):
-            shown = _shown(named[name], values[name])
-            found.append(f"{shown}: {title} has {written(name, text)}")
+        if is_given(name) and values[name] != _parsed(ctx, named[name], text):
+            found.append(f"{shown(name)}: {title} has {written(name, text)}")
     for name, text in scenario.least.items():
-        if given(name) and values[name] < _parsed(ctx, named[name], text):
-            shown = _shown(named[name], values[name])
-            found.append(f"{shown}: {title} has {written(name, text)} or more")
-    if scenario.whole_passes and given("sessions") and values["sessions"] < sessions:
-        shown = _shown(named["sessions"], values["sessions"])
-        found.append(f"{shown}: {title} plays the whole set, {sessions} sessions, or more")
-    found += [f"{written(name)}: {title} has none" for name in scenario.without if given(name)]
+        if is_given(name) and values[name] < _parsed(ctx, named[name], text):
+            found.append(f"{shown(name)}: {title} has {written(name, text)} or more")
+    if scenario.whole_passes and is_given("sessions") and values["sessions"] < sessions:
+        found.append(
+            f"{shown('sessions')}: {title} plays the whole set, {sessions} sessions, or more"
+        )
+    found += [
+        f"{written(name)}{_where(ctx, named[name])}: {title} has none"
+        for name in scenario.without
+        if is_given(name)
+    ]
     allowed = dict(change.partition("=")[::2] for change in values["allow"])
     for name, text in scenario.limits.items():
         if name in allowed and _limit(name, allowed[name]) != _limit(name, text):
-            found.append(f"--allow {name}={allowed[name]}: {title} has {name}={text}")
+            where = _where(ctx, named["allow"])
+            found.append(f"--allow {name}={allowed[name]}{where}: {title} has {name}={text}")
     rate, most = scenario.limits.get(ERROR_RATE), values["max-error-rate"]
     if rate and most is not None and most != _limit(ERROR_RATE, rate):
-        found.append(f"{_shown(named['max-error-rate'], most)}: {title} has {ERROR_RATE}={rate}")
+        found.append(f"{shown('max-error-rate')}: {title} has {ERROR_RATE}={rate}")
     if scenario.pinned:
         found += [
-            f"{path}: {title} replays published sets only, written as {PINNED}"
+            f"{path}{_where(ctx, named['paths'])}: {title} replays published sets only, "
+            f"written as {PINNED}"
             for path in ctx.params["paths"]
             if not is_pinned(path)
         ]
@@ -133,6 +141,12 @@ def _parsed(ctx: click.Context, param: click.Parameter, text: str) -> Any:
     """What an option makes of a text."""
     value = param.type_cast_value(ctx, text)
     return param.callback(ctx, param, value) if param.callback else value
+
+
+def _where(ctx: click.Context, param: click.Parameter) -> str:
+    """Words about where a parameter was given, unless that was on the command line."""
+    where = given(ctx, param)
+    return "" if where in (None, COMMAND_LINE) else f" ({where})"
 
 
 def _shown(param: click.Parameter, value: Any) -> str:
@@ -155,6 +169,8 @@ JOB = (
     click.option(
         "--url",
         "urls",
+        cls=Section,
+        section="Endpoint",
         multiple=True,
         help="Endpoint: host, host/v1 or full path; several share the sessions. Without: a "
         "simulated server.",
@@ -188,6 +204,8 @@ JOB = (
     ),
     click.option(
         "--scenario",
+        cls=Section,
+        section="Scenario",
         type=click.Choice(list(SCENARIOS)),
         callback=scenario,
         is_eager=True,
@@ -200,6 +218,8 @@ JOB = (
     ),
     click.option(
         "--duration",
+        cls=Section,
+        section="Load",
         callback=options.duration,
         metavar="DURATION",
         help="Measure for so long, from the opening of the window.  [default: 60s, without "
@@ -217,6 +237,8 @@ JOB = (
     ),
     click.option(
         "--start",
+        cls=Section,
+        section="Warm-up",
         callback=options.start,
         metavar="START",
         default="beginning",
@@ -247,6 +269,8 @@ JOB = (
     ),
     click.option(
         "--timing",
+        cls=Section,
+        section="Timing",
         type=click.Choice(["think", "recorded", "none"]),
         default="think",
         show_default=True,
@@ -294,6 +318,8 @@ JOB = (
     ),
     click.option(
         "--drain",
+        cls=Section,
+        section="Limits and errors",
         callback=options.duration,
         metavar="DURATION",
         default="30s",
@@ -342,6 +368,8 @@ JOB = (
     *options.MONEY,
     click.option(
         "--max-cost",
+        cls=Section,
+        section="Limits and errors",
         type=click.FloatRange(0, min_open=True),
         metavar="DOLLARS",
         help="Stop before a call that would make the run cost more; needs --prices.  "
@@ -349,6 +377,8 @@ JOB = (
     ),
     click.option(
         "--share-system",
+        cls=Section,
+        section="Load",
         type=click.Choice(["session", "pass", "play"]),
         default="session",
         show_default=True,
@@ -378,6 +408,8 @@ JOB = (
     click.option("--seed", type=int, default=42, show_default=True, help="Order of the sessions."),
     click.option(
         "--allow",
+        cls=Section,
+        section="Limits and errors",
         multiple=True,
         metavar="NAME=VALUE",
         help="Change a limit of the verdict, as error_rate=5% or loop_late_max_s=500ms.",

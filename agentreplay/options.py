@@ -22,6 +22,40 @@ if TYPE_CHECKING:
     from agentreplay.trace.load import TraceSet
 
 
+class Section(click.Option):
+    """The first option of a section of the help; those declared after it stand there, too."""
+
+    def __init__(self, *args: Any, section: str, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.section = section
+
+
+class Sectioned(click.Command):
+    """A command whose help shows its options by purpose."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those of one section together."""
+        sections: dict[str, list[tuple[str, str]]] = {section: [] for section in SECTIONS}
+        section = SECTIONS[-1]
+        for param in self.get_params(ctx):
+            if isinstance(param, Section):
+                section = param.section
+            record = param.get_help_record(ctx)
+            if isinstance(param, click.Option) and record is not None:
+                sections.setdefault(section, []).append(record)
+        for section, records in sections.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
+
+
+SECTIONS = (
+    *("Traces", "Endpoint", "Load", "Warm-up", "Timing", "Limits and errors", "Scenario"),
+    "Output",
+)
+"""In this order, and others after them."""
+
+
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Seconds, of a duration with its unit."""
     if value is None:
@@ -159,7 +193,11 @@ SEED = click.option("--seed", type=int, default=42, show_default=True, help="Of 
 
 MONEY = (
     click.option(
-        "--gpus", type=click.IntRange(1), help="GPUs that serve, for tokens a second of one."
+        "--gpus",
+        cls=Section,
+        section="Output",
+        type=click.IntRange(1),
+        help="GPUs that serve, for tokens a second of one.",
     ),
     click.option(
         "--gpu-hour",
@@ -177,7 +215,13 @@ MONEY = (
 """Options that make money of a run's figures."""
 
 TRACES = (
-    click.option("--strict", is_flag=True, help="A file that can't be read is an error."),
+    click.option(
+        "--strict",
+        cls=Section,
+        section="Traces",
+        is_flag=True,
+        help="A file that can't be read is an error.",
+    ),
     click.option(
         "--format",
         "form",

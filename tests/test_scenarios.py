@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import click
 import orjson
@@ -26,9 +25,9 @@ PINNED = "hf://owner/name@1234"
 EACH = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 
 
-def parsed(*words: str, **settings: Any) -> click.Context:
+def parsed(*words: str) -> click.Context:
     """`agentreplay run` with all its options parsed, and nothing run."""
-    return cli.commands["run"].make_context("run", list(words), **settings)
+    return cli.commands["run"].make_context("run", list(words))
 
 
 def differs(scenario: Scenario, *words: str, sessions: int = 14) -> tuple[str, ...]:
@@ -166,13 +165,13 @@ def test_a_flag_goes_before_the_environment_before_the_scenario_before_the_defau
     assert parsed("traces").params["order"] == "causal"
     words = ("traces", "--scenario", "agentx")
     assert parsed(*words).params["order"] == "recorded"
-    monkeypatch.setenv("AR_ORDER", "serial")
-    context = parsed(*words, auto_envvar_prefix="AR")
+    monkeypatch.setenv("AGENTREPLAY_ORDER", "serial")
+    context = parsed(*words)
     assert context.params["order"] == "serial"
     assert overrides_of(context, SCENARIOS["agentx"], True, 1) == (
-        "--order serial: agentx has --order recorded",
+        "--order serial (AGENTREPLAY_ORDER): agentx has --order recorded",
     )
-    context = parsed(*words, "--order", "recorded", auto_envvar_prefix="AR")
+    context = parsed(*words, "--order", "recorded")
     assert overrides_of(context, SCENARIOS["agentx"], True, 1) == ()
 
 

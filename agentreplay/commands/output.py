@@ -17,14 +17,21 @@ if TYPE_CHECKING:
 LOOP = {"use_uvloop": sys.platform != "win32"}
 """Options of the event loop that commands run in."""
 
+PLAIN_WIDTH = 120
+"""Columns of what goes to no terminal, unless COLUMNS says otherwise."""
+
 
 def print_report(renderable: RenderableType) -> None:
     """Print a report for people."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 120)
+    class Report(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # the command line ends all commands alike
+
+    console = Report(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PLAIN_WIDTH
     console.print(renderable)
 
 

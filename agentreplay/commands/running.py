@@ -24,16 +24,25 @@ if TYPE_CHECKING:
     from agentreplay.trace.load import TraceSet
 
 
-@click.command()
+@click.command(cls=options.Sectioned)
 @job
 @click.option(
     "--users",
+    cls=options.Section,
+    section="Load",
     type=click.IntRange(1),
     help="Sessions that are live at once.  [default: 8; with --timing recorded, one a session]",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/TIME]")
+@click.option(
+    "--out",
+    cls=options.Section,
+    section="Output",
+    type=click.Path(path_type=Path),
+    help="Run directory.  [default: runs/TIME]",
+)
 @judged
 @click.option("--dry-run", is_flag=True, help="Send nothing: say what would be sent.")
+@click.option("--quiet", is_flag=True, help="No live line: standard error has errors only.")
 @options.JSON
 def run(
     users: int | None,
@@ -41,14 +50,21 @@ def run(
     gates: tuple[Condition, ...],
     reports: Reports,
     dry_run: bool,
+    quiet: bool,
     as_json: bool,
     asked: dict[str, Any],
 ) -> None:
     """Replay the sessions in PATHS and report token rates and P90 interactivity.
 
     \b
-    agentreplay run traces --users 16 --duration 5m --url http://localhost:8000
-    agentreplay run traces/laptop.jsonl --sessions 6 --url http://localhost:8080 --max-gap 1s
+    agentreplay run traces                                     against a simulated server
+    agentreplay run traces --url http://localhost:8000 --users 16 --duration 5m
+    agentreplay run ~/.claude/projects --since 30d --dry-run   what would be sent
+    agentreplay run traces --scenario agentx --url http://localhost:8000
+    agentreplay run traces --url http://localhost:8000 --json --quiet > summary.json
+
+    Each option can stand in agentreplay.toml by its name (max-gap = "5s"), or in a variable
+    (AGENTREPLAY_MAX_GAP=5s); `agentreplay config` shows what holds.
     """
     import anyio
 
@@ -72,7 +88,7 @@ def run(
         limits=todo.limits,
         goodput=todo.goodput,
         gates=gates,
-        show=partial(LiveView, todo.plan),
+        show=None if quiet else partial(LiveView, todo.plan),
         reports=reports,
         money=todo.money,
     )

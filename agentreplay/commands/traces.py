@@ -144,6 +144,8 @@ def convert(to: str, out: Path, dry_run: bool, seed: int, which: dict[str, Any])
             with click.open_file(str(out), "wb", atomic=True) as file:
                 for line in lines:
                     file.write(line)
+        except BrokenPipeError:
+            raise  # nobody reads on
         except OSError as error:
             raise AgentReplayError(f"{out}: can't be written: {error.strerror}") from None
     for source, cause in trace.skipped.items():

@@ -165,6 +165,13 @@ def line(tally: Tally, now_ns: int, how_far: str, lanes: int, in_flight: int) ->
     return " · ".join(parts)
 
 
+class _Screen(Console):
+    """Standard error; when nobody reads it any more, the run goes on without."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class LiveView:
     """The line on standard error, renewed in place; where that is no terminal, a line now and then.
 
@@ -176,7 +183,7 @@ class LiveView:
     """
 
     def __init__(self, plan: Plan, manifest: Mapping[str, Any]) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False)
+        self._console = _Screen(stderr=True, highlight=False, markup=False)
         self._plan = plan
         self._endpoint = manifest["endpoint"]
         self._cautions = manifest["cautions"]
