@@ -24,6 +24,7 @@ from markdown_it import MarkdownIt
 from records import record
 from virtually import chain
 
+from agentreplay.metrics.cost import Money
 from agentreplay.metrics.gate import gate
 from agentreplay.metrics.record import Failure, Record
 from agentreplay.metrics.summary import summarize
@@ -52,6 +53,7 @@ def value_of(rows: Sequence[Record], *gates: str, words: str = "x", **limits: fl
     manifest = {
         "agentreplay": "0",
         "plan": asdict(Plan(users=8)),
+        "money": asdict(Money()),
         "limits": asdict(held),
         "endpoint": {"model": words, "urls": [words]},
         "trace": {"paths": [words], "sessions": 1},
