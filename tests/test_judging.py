@@ -39,8 +39,8 @@ from agentreplay.trace.formats import native
 GOOD = [record([100, 150, 200], visit=n, lane=n) for n in range(8)]
 ENDING = Ending("work", 10_000_000_000, 10_000_000_000)
 
-texts = st.text(st.characters(codec=None))
-"""Any text there can be: control characters and halves of pairs too."""
+texts = st.text(st.characters(codec=None) | st.sampled_from("|\\`*_[]()<>&!~#@$:/\r\n\t\x00"))
+"""Any text there can be, often with what is markup: control characters and halves of pairs too."""
 
 
 def failed(words: str) -> Record:
