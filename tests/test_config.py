@@ -410,8 +410,7 @@ def test_an_option_of_the_file_is_what_it_is_as_a_flag(
     }[where]
     file = tmp_path_factory.getbasetemp() / "any.toml"
     file.write_text(f"{table}\n{key} = {json.dumps(said)}\n")
-    needed = {"report": ["runs/one"], "probe": ["http://a"], "synth": ["3"], "completion": ["zsh"]}
-    words = [name, *needed.get(name, ["traces"] if takes_paths(name) else [])]
+    words = [name, *map(some, arguments_of(cli.commands[name]))]
     profile = ["--profile", "one"] if table.startswith("[profile") else []
     by_file = parsed(words, ["--config", str(file), *profile])
     file.write_text("")
@@ -419,8 +418,18 @@ def test_an_option_of_the_file_is_what_it_is_as_a_flag(
     assert by_file.params == by_flag.params
 
 
-def takes_paths(name: str) -> bool:
-    return "traces" in options_of(cli.commands[name])
+def arguments_of(command: click.Command) -> list[click.Parameter]:
+    """What a command can't do without."""
+    named = options_of(command).get("traces")
+    found = [param for param in command.params if isinstance(param, click.Argument)]
+    return [param for param in found if param.required or param is named]
+
+
+def some(argument: click.Parameter) -> str:
+    """A word for an argument."""
+    if isinstance(argument.type, click.Choice):
+        return str(argument.type.choices[0])
+    return "3" if isinstance(argument.type, click.IntRange) else "x"
 
 
 PLAIN = [
