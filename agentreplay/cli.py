@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from agentreplay.commands.compare import compare
 from agentreplay.commands.config import completion, config
 from agentreplay.commands.money import cost, curve
 from agentreplay.commands.running import report, run
@@ -65,7 +66,9 @@ def cli(**_: object) -> None:
     """
 
 
-for _command in (run, report, cost, curve, scenarios, probe, inspect, check, convert, synth, sim):
+for _command in (run, report, cost, curve, compare):
+    cli.add_command(_command)
+for _command in (scenarios, probe, inspect, check, convert, synth, sim):
     cli.add_command(_command)
 for _command in (config, completion):
     cli.add_command(_command)

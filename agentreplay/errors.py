@@ -5,7 +5,7 @@ message says what is wrong, where, and what to do; the command line prints it as
 with `exit_code`.
 """
 
-EXIT_GATE_MISSED = 1  # the run is valid, and a figure is not as it was asked to be
+EXIT_MISSED = 1  # a figure is not as it was asked to be, or worse than in a baseline
 EXIT_USAGE = 2  # a wrong option or file, also one that can't be written
 EXIT_INVALID = 3  # the run finished, but can't be trusted
 EXIT_UNUSABLE = 4  # nothing could be measured at the endpoint

@@ -35,8 +35,8 @@ from agentreplay.client.machine import allow_files, cautions
 from agentreplay.client.server_metrics import CacheCounters, cache_counters
 from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.errors import (
-    EXIT_GATE_MISSED,
     EXIT_INVALID,
+    EXIT_MISSED,
     EXIT_SIGNALLED,
     EXIT_UNUSABLE,
     EXIT_USAGE,
@@ -373,7 +373,7 @@ def exit_code(result: Result) -> tuple[int, str]:
         return EXIT_INVALID, "invalid: " + "; ".join(f"{r['id']}: {r['text']}" for r in reasons)
     missed = [f"{gate['text']} ({gate['reason']})" for gate in value["gates"] if not gate["passed"]]
     if missed:
-        return EXIT_GATE_MISSED, "gate missed: " + "; ".join(missed)
+        return EXIT_MISSED, "gate missed: " + "; ".join(missed)
     return 0, "valid, every gate passed" if value["gates"] else "valid"
 
 

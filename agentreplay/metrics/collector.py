@@ -410,7 +410,7 @@ class Collector:
         if self.window.holds(first):
             self.counts["tokens_in"] += input_tokens(record)
         lane = record.request.lane
-        tokens = _output_tokens(record, self.window)
+        tokens = output_tokens(record, self.window)
         self.counts["tokens_out"] += tokens
         self.lane_tokens[lane] += tokens
         low, high = max(first, self.window.open_ns), min(last, self.window.close_ns)
@@ -474,7 +474,8 @@ def _prompt_tokens(record: Record) -> int:
     return input_tokens(record) if request.history == "live" else request.isl
 
 
-def _output_tokens(record: Record, span: Window) -> int:
+def output_tokens(record: Record, span: Window) -> int:
+    """Output tokens that arrived in the window, of a record with tokens."""
     first, last = record.first_token_ns, record.last_token_ns
     assert first is not None
     assert last is not None
