@@ -16,6 +16,7 @@ import orjson
 from virtually import call, chain, replay
 
 from agentreplay.client.stream import Reply, Sink
+from agentreplay.metrics.cost import Money, Prices
 from agentreplay.metrics.record import Request
 from agentreplay.metrics.verdict import Limits
 from agentreplay.plan import Plan
@@ -41,6 +42,8 @@ PROFILE = Profile(
     kv_tokens=6_016,
     block_size=64,
 )
+
+MONEY = Money(gpus=4, gpu_hour=2.26, prices=Prices(input=3.0, cached=0.3, output=15.0))
 
 DIALECT = Dialect(
     "sim",
@@ -172,6 +175,7 @@ def made(shape: Shape, path: Path, exports: Sequence[str] = ()) -> Path:
     manifest = {
         "agentreplay": "0",
         "plan": asdict(shape.plan),
+        "money": asdict(MONEY),
         "limits": asdict(Limits()),
         "endpoint": {"simulated": PROFILE.name},
         "trace": {"paths": [], "sessions": len(shape.trace)},

@@ -89,7 +89,8 @@ class Formulas:
     """docs/metrics.md over the files of a run directory."""
 
     def __init__(self, path: Path) -> None:
-        self.plan = json.loads((path / "run.json").read_text())["plan"]
+        manifest = json.loads((path / "run.json").read_text())
+        self.plan, self.money = manifest["plan"], manifest["money"]
         lines = (path / "records.jsonl").read_text().splitlines(True)
         self.all: list[Row] = [json.loads(line) for line in lines if line.endswith("\n")]
         self.refusals = [row for row in self.all if row["retry_s"] is not None]
@@ -170,6 +171,8 @@ class Formulas:
         return {
             **self.rates(),
             **self.run_rates(),
+            **self.per_gpu(),
+            "bill": self.bill(),
             **self.distributions(),
             **self.users(),
             **self.counts(),
@@ -210,6 +213,51 @@ class Formulas:
             "output_token_rate_run": share(tokens_out, seconds),
             "total_token_rate_run": share(tokens_in + tokens_out, seconds),
             "request_rate_run": share(len(rows), seconds),
+        }
+
+    def per_gpu(self) -> dict[str, Any]:
+        gpus, hour = self.money["gpus"], self.money["gpu_hour"]
+        rate = self.run_rates()["total_token_rate_run"]
+        window = self.rates()["total_token_rate"]
+        return {
+            "total_token_rate_per_gpu": None if window is None else window / gpus,
+            "total_token_rate_run_per_gpu": None if rate is None else rate / gpus,
+            "tokens_per_dollar": None if rate is None else rate / gpus * 3600 / hour,
+            "dollars_per_million_tokens": share(1e6 * hour * gpus, rate and rate * 3600),
+        }
+
+    def bill(self) -> dict[str, Any]:
+        prices = {name: dollars / 1e6 for name, dollars in self.money["prices"].items()}
+
+        def cached(row: Row) -> int:
+            known = row["request"]["reuse"] if row["cached"] is None else row["cached"]
+            return int(min(known, input_tokens(row)))
+
+        def parts(row: Row) -> dict[str, float]:
+            return {
+                "input": (input_tokens(row) - cached(row)) * prices["input"],
+                "cached": cached(row) * prices["cached"],
+                "output": (row["osl"] or 0) * prices["output"],
+            }
+
+        def dollars(row: Row) -> float:
+            return sum(parts(row).values())
+
+        sent = [*self.one_token, *self.ordinary]
+        paid = [row for row in sent if row["first_token_ns"] is not None]
+        early = [*self.one_token, *(row for row in self.ordinary if row["sent_ns"] < self.open_ns)]
+        whole = [
+            rows for rows in self.plays() if rows[-1]["request"]["first"] == 0 and is_whole(rows)
+        ]
+        return {
+            "total": sum(map(dollars, paid)),
+            **{name: sum(parts(row)[name] for row in paid) for name in prices},
+            "before_window": sum(dollars(row) for row in early if row in paid),
+            "failed": sum(dollars(row) for row in paid if row["error"]),
+            "per_request": spread(map(dollars, self.ok)),
+            "per_session": spread(sum(map(dollars, rows)) for rows in whole),
+            "predicted": share(sum(row["cached"] is None for row in paid), len(paid)),
+            "unanswered": len(sent) - len(paid),
         }
 
     def distributions(self) -> dict[str, Any]:
