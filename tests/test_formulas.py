@@ -20,13 +20,9 @@ from shapes import SHAPES, made
 Row = dict[str, Any]
 Span = tuple[int, int]
 
-NOT_WRITTEN_TWICE = {
-    "client",
-    *("goodput", "bill", "tokens_per_dollar", "dollars_per_million_tokens"),
-    *("total_token_rate_per_gpu", "total_token_rate_run_per_gpu"),
-}
+NOT_WRITTEN_TWICE = {"client", "goodput"}
 """What is no formula over records: how the machine kept up, and counts of reads; and what needs
-limits, prices or a number of GPUs, which these runs have none of."""
+limits on requests, which these runs have none of."""
 
 
 def percentile(values: Iterable[float], p: float) -> float | None:
