@@ -17,6 +17,7 @@ from agentreplay.commands.config import completion, config
 from agentreplay.commands.money import cost, curve
 from agentreplay.commands.running import report, run
 from agentreplay.commands.serving import probe, scenarios, sim
+from agentreplay.commands.sweep import sweep
 from agentreplay.commands.traces import check, convert, inspect, synth
 from agentreplay.config import Configured, name_variables
 from agentreplay.errors import EXIT_SIGNALLED, AgentReplayError
@@ -66,7 +67,7 @@ def cli(**_: object) -> None:
     """
 
 
-for _command in (run, report, cost, curve, compare):
+for _command in (run, sweep, report, cost, curve, compare):
     cli.add_command(_command)
 for _command in (scenarios, probe, inspect, check, convert, synth, sim):
     cli.add_command(_command)

@@ -247,7 +247,7 @@ async def _run(
         beside.start_soon(signals.watch)
         with signals.scope:
             await anyio.to_thread.run_sync(_look_through, trace, abandon_on_cancel=True)
-        manifest = _manifest(trace, plan) | judging
+        manifest = manifest_of(trace, plan) | judging
         manifest["cautions"] = cautions(plan.users, len(endpoint.urls) if endpoint else 1)
         with RunWriter(out, manifest) as writer:
             async with AsyncExitStack() as stack:
@@ -469,7 +469,8 @@ def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplay
             yield error
 
 
-def _manifest(trace: TraceSet, plan: Plan) -> dict[str, Any]:
+def manifest_of(trace: TraceSet, plan: Plan) -> dict[str, Any]:
+    """What run.json says of a run before its endpoint is known, but for how it is judged."""
     files = []
     for file in trace.files:
         stat = file.stat()

@@ -37,6 +37,7 @@ EXPORTS = {"inferencex": "aiperf_artifacts", "aiperf": "aiperf"}
 """Folders of what is written for other programs, each of which looks for files of fixed names."""
 
 _MANIFEST, _RECORDS, _END, _SUMMARY = "run.json", "records.jsonl", "end.json", "summary.json"
+_SWEEP = "sweep.json"
 
 
 class RunWriter:
@@ -242,6 +243,36 @@ def write_export(
             file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
     draft.replace(folder / "profile_export.jsonl")
     _write(folder / "profile_export_aiperf.json", aggregate())
+
+
+def write_sweep(path: Path, value: Mapping[str, Any]) -> None:
+    """Write sweep.json into the folder of a sweep, which is made where it is missing.
+
+    Raises:
+        AgentReplayError: it can't be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _write(path / _SWEEP, {"version": VERSION, **value})
+    except OSError as error:
+        raise AgentReplayError(f"{path}: can't write there: {error.strerror}") from None
+
+
+def read_sweep(path: Path) -> dict[str, Any] | None:
+    """What sweep.json says in the folder of a sweep; None where there is none.
+
+    Raises:
+        AgentReplayError: it is broken, or of another version.
+    """
+    try:
+        value: dict[str, Any] = orjson.loads((path / _SWEEP).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except orjson.JSONDecodeError as error:
+        raise AgentReplayError(f"{path / _SWEEP}: broken JSON: {error}") from None
+    if value.get("version") != VERSION:
+        raise AgentReplayError(f"{path / _SWEEP}: this program reads version {VERSION}")
+    return value
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace as changed
 
-import anyio
 import pytest
-from virtually import Outcome, call, chain, replay
+from virtually import Outcome, call, chain, simulated
 
-from agentreplay.client.stream import Reply, Sink
-from agentreplay.metrics.record import Request
-from agentreplay.metrics.summary import Summary, summarize
+from agentreplay.metrics.summary import Summary
 from agentreplay.plan import Plan
-from agentreplay.play import Dialect
-from agentreplay.prompt.messages import Template
-from agentreplay.sim import virtual
 from agentreplay.sim.engine import Profile
-from agentreplay.sim.server import SimServer
 from agentreplay.trace.model import Session
 from agentreplay.trace.structure import link
 
@@ -32,33 +25,10 @@ PROFILE = Profile(
     block_size=64,
 )
 
-SIM = Dialect(
-    "sim",
-    Template(prompt=8, system=5, pair=10),
-    {"stream_options": {"include_usage": True}, "ignore_eos": True},
-)
-
 
 def simulate(plan: Plan, trace: list[Session], stall_s: float = 0.0) -> tuple[Outcome, Summary]:
-    """Replay against the simulated server; *stall_s*: one call of each ten stalls so long."""
-    servers: list[SimServer] = []
-    asked = 0
-
-    async def serve() -> None:
-        servers.append(SimServer(PROFILE, virtual.clock))
-        await servers[0].run()
-
-    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
-        nonlocal asked
-        asked += 1
-        while not servers:
-            await anyio.sleep(0)
-        if stall_s and asked % 10 == 0:
-            await anyio.sleep(stall_s)
-        return await servers[0].stream(request, body, sink)
-
-    outcome = replay(plan, trace, stream, dialect=SIM, server=serve)
-    return outcome, summarize(outcome.records, plan, outcome.ending)
+    """Replay against the known server."""
+    return simulated(plan, trace, PROFILE, stall_s)
 
 
 def test_one_call_has_the_ttft_and_tpot_of_the_steps_that_serve_it() -> None:

@@ -10,16 +10,25 @@ import anyio
 
 from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.metrics.record import Record, Request
+from agentreplay.metrics.summary import Summary, summarize
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
 from agentreplay.play import Dialect
 from agentreplay.prompt.messages import Template
 from agentreplay.replay import Replay
 from agentreplay.sim import virtual
+from agentreplay.sim.engine import Profile
+from agentreplay.sim.server import SimServer
 from agentreplay.trace.model import Call, Session
 from agentreplay.trace.structure import link
 
 DIALECT = Dialect("m", Template(), {})
+
+SIM = Dialect(
+    "sim",
+    Template(prompt=8, system=5, pair=10),
+    {"stream_options": {"include_usage": True}, "ignore_eos": True},
+)
 
 ANSWER = (
     b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'
@@ -117,3 +126,27 @@ def replay(
         return ending
 
     return Outcome(records, virtual.run(main))
+
+
+def simulated(
+    plan: Plan, trace: Sequence[Session], profile: Profile, stall_s: float = 0.0
+) -> tuple[Outcome, Summary]:
+    """Replay against the simulated server; *stall_s*: one call of each ten stalls so long."""
+    servers: list[SimServer] = []
+    asked = 0
+
+    async def serve() -> None:
+        servers.append(SimServer(profile, virtual.clock))
+        await servers[0].run()
+
+    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+        nonlocal asked
+        asked += 1
+        while not servers:
+            await anyio.sleep(0)
+        if stall_s and asked % 10 == 0:
+            await anyio.sleep(stall_s)
+        return await servers[0].stream(request, body, sink)
+
+    outcome = replay(plan, trace, stream, dialect=SIM, server=serve)
+    return outcome, summarize(outcome.records, plan, outcome.ending)

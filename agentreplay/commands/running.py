@@ -82,7 +82,7 @@ def run(
         run_plan,
         todo.trace,
         todo.plan,
-        out or _new_directory(),
+        out or new_directory(),
         endpoint=todo.endpoint,
         profile=todo.profile,
         limits=todo.limits,
@@ -113,8 +113,9 @@ def report(
     show(conclude(directory, gates, reports, money), as_json)
 
 
-def _new_directory() -> Path:
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+def new_directory(prefix: str = "") -> Path:
+    """A folder under runs/ that is not there, named for the time."""
+    stamp = prefix + datetime.now().strftime("%Y%m%d-%H%M%S")
     path, number = Path("runs") / stamp, 1
     while path.exists():
         number += 1
