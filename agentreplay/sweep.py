@@ -147,7 +147,6 @@ class _Runs:
         entry = run_value(path.name, users, duration_s, value, self.also)
         self.done.append(entry)
         self.views.say(run_line(entry))
-        self.keep(None)
         if number is not None:
             raise _InterruptedError(number)
         return value
@@ -206,12 +205,13 @@ class _Runs:
         )
 
     async def _between(self) -> None:
-        """Wait, and have the server's cache emptied; a signal ends it."""
+        """Keep what there is, wait, and have the server's cache emptied; a signal ends it."""
         pause_s = self.settings.pause_s
         if pause_s is None:
             pause_s = PAUSE_S if self.job.endpoint is not None else 0.0
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             came: list[int] = []
+            self.keep(None)
             async with anyio.create_task_group() as group:
 
                 async def watch() -> None:
@@ -396,7 +396,7 @@ def _difference(known: dict[str, Any], common: dict[str, Any]) -> str:
         if value == there:
             continue
         if name not in ("plan", "limits", "endpoint") or not isinstance(there, dict):
-            return {"kind": "what is asked of it"}.get(name, f"its {name}")
+            return {"kind": "what is asked of it", "trace": "its traces"}.get(name, name)
         for key in {**there, **value}:
             if there.get(key) != value.get(key):
                 return f"{key} ({there.get(key)} there)"

@@ -16,11 +16,11 @@ from command import agentreplay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import SHARED, needs_shared
-from test_end_to_end import PROFILE, SIM
+from test_end_to_end import PROFILE
 from test_forecast import plans, sent
 from test_messages import common, equal_runs, held_bytes, modest, parsed, rendered
 from test_structure import random_cases
-from virtually import ANSWER, Outcome, replay
+from virtually import ANSWER, SIM, Outcome, replay
 
 from agentreplay.client.stream import Reply, Sink
 from agentreplay.errors import TraceError

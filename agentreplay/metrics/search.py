@@ -32,7 +32,7 @@ requests is enough, and one for each user."""
 MOST_GROWTH = 4
 """A step has at most so many times the users of the largest one before it."""
 
-IN_HAND = 1.1
+IN_HAND = 1.25
 """A step is planned for so many times the requests that it needs; twice as many where it has more
 users than any before, since more users are slower ones."""
 
