@@ -29,7 +29,7 @@ from agentreplay.metrics.search import Found, Hunt, Next, Step, evidence, follow
 from agentreplay.plan import Plan
 from agentreplay.report.sweep import Target, found_value, run_line, run_value, sweep_value
 from agentreplay.report.value import summary_value
-from agentreplay.run import Show, manifest_of, run_plan
+from agentreplay.run import Reports, Show, manifest_of, run_plan
 from agentreplay.store import read_run, read_sweep, write_sweep
 
 PAUSE_S = 5.0
@@ -50,7 +50,6 @@ class Settings:
         reset_url: Asked by POST between runs to empty the server's cache.
         exports: What each run writes for other programs besides.
         targets: Where the curve is read.
-        gpus: How many share the token rates.
     """
 
     out: Path
@@ -58,7 +57,6 @@ class Settings:
     reset_url: str | None = None
     exports: tuple[str, ...] = ()
     targets: tuple[Target, ...] = ()
-    gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +138,10 @@ class _Runs:
                 endpoint=self.job.endpoint,
                 profile=self.job.profile,
                 limits=self.job.limits,
+                goodput=self.job.goodput,
                 show=self.views.show(plan) if self.views.show else None,
-                exports=self.settings.exports,
+                reports=Reports(self.settings.exports),
+                money=self.job.money,
             )
             value, number = result.value, result.signal
         entry = run_value(path.name, users, duration_s, value, self.also)
@@ -162,7 +162,7 @@ class _Runs:
             self.common,
             self.done,
             targets=self.settings.targets,
-            gpus=self.settings.gpus,
+            gpus=self.job.money.gpus,
             search=self.search,
             ended=ended,
             warnings=self.warnings,
@@ -302,7 +302,7 @@ async def search(
         AgentReplayError: the folder holds another sweep, or a run can't begin.
     """
     runs = _begin(job, settings, "search", views, {each.metric for each in hunt.limits})
-    runs.search = found_value(None, limits, settings.gpus)
+    runs.search = found_value(None, limits, job.money.gpus)
     steps: list[Step] = []
 
     async def until_found() -> None:
@@ -317,7 +317,7 @@ async def search(
             if runs.dead:
                 return
         assert isinstance(todo, Found)
-        runs.search = found_value(todo, limits, settings.gpus)
+        runs.search = found_value(todo, limits, job.money.gpus)
 
     return await _to_the_end(runs, until_found)
 
@@ -368,7 +368,7 @@ def _begin(
 
 def _common(job: Job, kind: str) -> dict[str, Any]:
     """What the runs of a sweep have in common; two sweeps that differ in it are not one."""
-    manifest, endpoint = manifest_of(job.trace, job.plan, job.limits), job.endpoint
+    manifest, endpoint = manifest_of(job.trace, job.plan), job.endpoint
     trace = manifest["trace"]
     where: dict[str, Any] = {"simulated": job.profile}
     if endpoint is not None:
@@ -380,7 +380,8 @@ def _common(job: Job, kind: str) -> dict[str, Any]:
     return {
         "kind": kind,
         "plan": plan,
-        "limits": manifest["limits"],
+        "limits": asdict(job.limits),
+        "goodput": [each.text for each in job.goodput],
         "endpoint": where,
         "trace": kept,
     }

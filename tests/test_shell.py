@@ -98,7 +98,11 @@ def test_quiet_with_json_leaves_the_last_line(trace: Path, tmp_path: Path) -> No
 
 JSON = {
     "run": ["{trace}", "--requests", "2", "--out", "{new}"],
+    "sweep": ["{trace}", "--users", "1,2", "--requests", "2", "--out", "{new}"],
     "report": ["{run}"],
+    "cost": ["{run}", "--prices", "input=3,cached=0.3,output=15"],
+    "curve": ["{run}"],
+    "compare": ["{run}", "{run}"],
     "scenarios": [],
     "probe": ["http://127.0.0.1:9"],
     "inspect": ["{trace}", "{broken}"],

@@ -42,10 +42,12 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> li
     return sorted(found)
 
 
-@click.command()
+@click.command(cls=options.Sectioned)
 @job
 @click.option(
     "--users",
+    cls=options.Section,
+    section="Sweep",
     callback=numbers,
     metavar="NUMBERS",
     help="Numbers of users: 1,2,4,8; a range, doubling: 1-16; or with so many points: 1-16:5.",
@@ -69,7 +71,6 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> li
 @click.option(
     "--reset-cache", metavar="URL", help="POST there between runs, to empty the server's cache."
 )
-@click.option("--gpus", type=click.IntRange(1), help="Give figures for each of so many GPUs too.")
 @click.option(
     "--at",
     "targets",
@@ -122,7 +123,6 @@ def sweep(
     repeat: int,
     pause: float | None,
     reset_cache: str | None,
-    gpus: int | None,
     targets: tuple[str, ...],
     searching: bool,
     limits: tuple[str, ...],
@@ -164,7 +164,7 @@ def sweep(
         raise AgentReplayError(
             f"--sessions and --requests leave work for {plan.users} users: {most} need more"
         )
-    settings = Settings(out or new_directory("sweep-"), pause, reset_cache, exports, aims, gpus)
+    settings = Settings(out or new_directory("sweep-"), pause, reset_cache, exports, aims)
     views = Views(lambda plan: partial(LiveView, plan), partial(click.echo, err=True))
     if searching:
         assert plan.duration_s is not None

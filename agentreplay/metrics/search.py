@@ -13,7 +13,8 @@ from math import ceil, inf, isqrt, log
 from statistics import median
 from typing import Any
 
-from agentreplay.metrics.gate import Gate, outcome
+from agentreplay.metrics.condition import Condition
+from agentreplay.metrics.gate import outcome
 
 MOST_RUNS = 12
 NEAR = 0.05
@@ -50,7 +51,7 @@ class Hunt:
             of it for each.
     """
 
-    limits: tuple[Gate, ...]
+    limits: tuple[Condition, ...]
     first: int = 1
     last: int = 1024
     duration_s: float = 60.0
@@ -122,7 +123,9 @@ class Found:
     settled: bool
 
 
-def step(users: int, duration_s: float, value: Mapping[str, Any], limits: Sequence[Gate]) -> Step:
+def step(
+    users: int, duration_s: float, value: Mapping[str, Any], limits: Sequence[Condition]
+) -> Step:
     """What a run says, given as summary.json holds it."""
     valid = bool(value["verdict"]["valid"])
     found = [outcome(limit, value) for limit in limits]
@@ -188,7 +191,7 @@ def _decision(hunt: Hunt, runs: Sequence[Step]) -> bool | None:
     return for_it > against
 
 
-def _load(limit: Gate, value: float | str | None, passed: bool) -> float:
+def _load(limit: Condition, value: float | str | None, passed: bool) -> float:
     if (
         isinstance(value, str)
         or isinstance(limit.limit, str)
