@@ -502,6 +502,21 @@ def test_any_sweep_can_be_shown(figures: list[tuple[float, float, float]]) -> No
         assert value["fronts"][0]["users"]
 
 
+def test_steps_of_a_search_say_whether_limits_hold() -> None:
+    """In the column of the verdict; a run that doesn't count says why."""
+    runs = [
+        run(1, 9.0, 9.0, 1.0, holds=True, passed_over="too few requests"),
+        run(2, 9.0, 9.0, 1.0, holds=True),
+        run(4, 9.0, 9.0, 1.0, holds=False),
+    ]
+    rows = shown(sweep_value({}, runs)).splitlines()[1:4]
+    assert [row.partition("0.0 %")[2].strip() for row in rows] == [
+        "too few requests",
+        "limits hold",
+        "a limit is missed",
+    ]
+
+
 def test_a_target_has_units() -> None:
     """As they are written in conditions; what says nothing of a user's is refused."""
     assert target("ttft.p95=500ms") == Target("ttft.p95", 0.5)

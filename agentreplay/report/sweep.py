@@ -239,6 +239,8 @@ def _table(value: Mapping[str, Any]) -> RenderableType:
         mark = "●" if users in best else ""
         for run in those:
             words = "valid" if run["valid"] else ", ".join(r["id"] for r in run["reasons"])
+            if run["valid"] and run["holds"] is not None:
+                words = "limits hold" if run["holds"] else "a limit is missed"
             words = run["passed_over"] or words
             name = f"{users}" if run is those[0] else ""
             _add(table, mark if len(those) == 1 else "", name, run["figures"], gpus, words)
