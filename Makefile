@@ -7,7 +7,7 @@ DEMO_FAILED := import json, sys; \
 	reasons = json.load(open('runs/demo/summary.json'))['verdict']['reasons']; \
 	sys.exit([reason['id'] for reason in reasons] != ['client_limited'])
 
-.PHONY: demo test test-vllm fuzz soak bench check clean
+.PHONY: demo test test-vllm test-examples fuzz soak bench check clean
 
 demo: $(VENV)/installed  ## replay the bundled traces against the simulated server for 20 s
 	@rm -rf runs/demo
@@ -19,6 +19,9 @@ test: $(VENV)/installed-dev  ## every test
 
 test-vllm: $(VENV)/installed-dev  ## the tests against real vLLM on the CPU, which it installs
 	AGENTREPLAY_VLLM=1 $(BIN)/python -m pytest tests/test_vllm.py
+
+test-examples: $(VENV)/installed-dev  ## the examples as they stand, for some minutes
+	AGENTREPLAY_EXAMPLES=1 $(BIN)/python -m pytest tests/test_examples.py
 
 fuzz: $(VENV)/installed-dev  ## ten million damaged answers, or ten minutes of them
 	$(BIN)/python tests/fuzz.py --seconds 600
