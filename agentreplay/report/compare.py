@@ -149,8 +149,8 @@ def _short(share: float) -> str:
 def _remarks(value: Mapping[str, Any]) -> list[str]:
     remarks = [
         f"Intervals: in {_short(value['confidence'])} of comparisons all of them together hold the "
-        "true changes, as far as lanes are independent: what hits a whole run is seen in repeats "
-        "only. Smallest: a change to the worse of this size is told from none every second time."
+        "true changes, as far as lanes are independent; what hits a whole run at once is not in "
+        "them. Smallest: a change to the worse of this size is told from none every second time."
     ]
     requests = value["requests"]
     for side in ("base", "new"):
