@@ -23,8 +23,15 @@ import httpx
 import orjson
 
 from agentreplay.client.endpoint import Endpoint, open_client, shown
-from agentreplay.errors import EXIT_INVALID, EXIT_SIGNALLED, EXIT_UNUSABLE, AgentReplayError
+from agentreplay.errors import (
+    EXIT_INVALID,
+    EXIT_MISSED,
+    EXIT_SIGNALLED,
+    EXIT_UNUSABLE,
+    AgentReplayError,
+)
 from agentreplay.job import Job
+from agentreplay.metrics.condition import Condition
 from agentreplay.metrics.search import Found, Hunt, Next, Step, evidence, following, step
 from agentreplay.plan import Plan
 from agentreplay.report.sweep import Target, found_value, run_line, run_value, sweep_value
@@ -50,6 +57,7 @@ class Settings:
         reset_url: Asked by POST between runs to empty the server's cache.
         exports: What each run writes for other programs besides.
         targets: Where the curve is read.
+        gates: What the figures of each run are held against.
     """
 
     out: Path
@@ -57,6 +65,7 @@ class Settings:
     reset_url: str | None = None
     exports: tuple[str, ...] = ()
     targets: tuple[Target, ...] = ()
+    gates: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +148,13 @@ class _Runs:
                 profile=self.job.profile,
                 limits=self.job.limits,
                 goodput=self.job.goodput,
+                gates=self.settings.gates,
                 show=self.views.show(plan) if self.views.show else None,
                 reports=Reports(self.settings.exports),
                 money=self.job.money,
             )
             value, number = result.value, result.signal
-        entry = run_value(path.name, users, duration_s, value, self.also)
+        entry = run_value(path.name, users, duration_s, value, self.also, self.settings.gates)
         self.done.append(entry)
         self.views.say(run_line(entry))
         if number is not None:
@@ -333,12 +343,23 @@ def exit_code(outcome: Outcome) -> tuple[int, str]:
     if found := value["search"]:
         if not found["most_users"]:
             return EXIT_INVALID, "no number of users was seen to hold the limits"
-        return 0, f"{found['most_users']} users"
+        return _judged(value, f"{found['most_users']} users")
     asked, good = len({run["users"] for run in value["runs"]}), len(value["fronts"][0]["users"])
     complete = [p for p in value["points"] if None not in _axes(p)]
     if len(complete) < min(2, asked):
         return EXIT_INVALID, f"{len(complete)} of {asked} points can be used"
-    return 0, f"{len(complete)} of {asked} points can be used, {good} on the front"
+    return _judged(value, f"{len(complete)} of {asked} points can be used, {good} on the front")
+
+
+def _judged(value: dict[str, Any], words: str) -> tuple[int, str]:
+    """The code of a sweep with a result: whether each run that counts passed its gates."""
+    missed = [
+        f"{run['directory']}: {each}"
+        for run in value["runs"]
+        if run["valid"] and not run["passed_over"]
+        for each in run["missed"]
+    ]
+    return (EXIT_MISSED, "gate missed: " + "; ".join(missed)) if missed else (0, words)
 
 
 def _axes(point: dict[str, Any]) -> tuple[float | None, float | None]:

@@ -105,6 +105,19 @@ def test_a_curve_has_a_run_for_each_number_of_users(trace: Path, tmp_path: Path)
     assert ended.stdout.splitlines()[-1].startswith(f"{out} · exit 0: 3 of 3 points")
 
 
+def test_every_run_is_held_against_the_gates(trace: Path, tmp_path: Path) -> None:
+    """Those that miss one end the sweep with 1, and are named with it."""
+    out, gates = tmp_path / "out", ("--gate", "requests.succeeded > 0", "--gate", "ttft.p50 > 1h")
+    ended, _ = against(good, trace, "--users", "1,2", *gates, "--out", out, *FAST)
+    assert ended.returncode == 1
+    last = ended.stdout.splitlines()[-1]
+    assert f"{out} · exit 1: gate missed: users-1: ttft.p50 > 1h (it is " in last
+    assert "users-2: ttft.p50 > 1h" in last
+    assert "requests.succeeded" not in last
+    kept = orjson.loads((out / "users-2" / "summary.json").read_bytes())["gates"]
+    assert [gate["passed"] for gate in kept] == [True, False]
+
+
 def test_json_is_what_the_folder_holds(trace: Path, tmp_path: Path) -> None:
     """With --json standard output is the content of sweep.json, but for its version."""
     out = tmp_path / "out"
@@ -353,6 +366,8 @@ BAD = [
     (["--users", "2", "--at", "error_rate=1%"], "write a figure that users see"),
     (["--users", "2", "--at", "ttft.p94=1s"], "there is ttft.p9"),
     (["--users", "2", "--reset-cache", "http://x"], "--reset-cache needs --url"),
+    (["--users", "2", "--gate", "goodput > 90%"], "'goodput > 90%' needs --goodput"),
+    (["--find-max-users", "--limit", "goodput > 90%"], "'goodput > 90%' needs --goodput"),
     (["--users", "2,9", "--sessions", "4"], "leave work for 4 users: 9 need more"),
     (["--find-max-users"], "needs --limit"),
     (["--find-max-users", "--limit", "ttft < 1s"], "no figure ttft"),
@@ -406,6 +421,7 @@ def run(users: int, speed: float | None, rate: float | None, wait: float, **more
         "measured": 100,
         "figures": figures,
         "failures": [],
+        "missed": [],
         "passed_over": None,
         "holds": None,
         **more,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import options
+from agentreplay.errors import AgentReplayError
 
 if TYPE_CHECKING:
     from agentreplay.metrics.condition import Condition
@@ -22,15 +23,17 @@ def _gate(text: str) -> Condition:
     return gate(text)
 
 
+GATE = click.option(
+    "--gate",
+    "gates",
+    multiple=True,
+    callback=options.conditions(_gate),
+    metavar="COND",
+    help="End with 1 unless this holds, as 'ttft.p95 < 2s' or 'interactivity.p90 >= 50'.",
+)
+
 JUDGED = (
-    click.option(
-        "--gate",
-        "gates",
-        multiple=True,
-        callback=options.conditions(_gate),
-        metavar="COND",
-        help="End with 1 unless this holds, as 'ttft.p95 < 2s' or 'interactivity.p90 >= 50'.",
-    ),
+    GATE,
     options.EXPORT,
     click.option(
         "--junit",
@@ -45,6 +48,17 @@ JUDGED = (
         help="Write a summary in Markdown; also appended to GITHUB_STEP_SUMMARY where that is set.",
     ),
 )
+
+
+def need_limits(conditions: Iterable[Condition], goodput: Sequence[str]) -> None:
+    """Refuse conditions on goodput where no single request is limited.
+
+    Raises:
+        AgentReplayError: there is one.
+    """
+    for each in conditions:
+        if each.metric == "goodput" and not goodput:
+            raise AgentReplayError(f"{each.text!r} needs --goodput: nothing is limited")
 
 
 def judged(command: Callable[..., None]) -> Callable[..., None]:

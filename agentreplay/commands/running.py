@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import options
-from agentreplay.commands.judging import judged
+from agentreplay.commands.judging import judged, need_limits
 from agentreplay.commands.output import LOOP, print_json, print_report, show
-from agentreplay.errors import AgentReplayError
 from agentreplay.job import job, job_of
 
 if TYPE_CHECKING:
@@ -71,9 +70,7 @@ def run(
     from agentreplay.report.live import LiveView
     from agentreplay.run import run_plan
 
-    for gate in gates:
-        if gate.metric == "goodput" and not asked["goodput"]:
-            raise AgentReplayError(f"--gate {gate.text!r} needs --goodput: nothing is limited")
+    need_limits(gates, asked["goodput"])
     todo = job_of(asked, users)
     if dry_run:
         _forecast(todo.trace, todo.plan, todo.money.prices, as_json)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentreplay import options
+from agentreplay.commands.judging import GATE, need_limits
 from agentreplay.commands.output import LOOP, print_json, print_report
 from agentreplay.commands.running import new_directory
 from agentreplay.errors import AgentReplayError
 from agentreplay.job import job, job_of
+
+if TYPE_CHECKING:
+    from agentreplay.metrics.condition import Condition
 
 
 def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int]:
@@ -115,6 +119,7 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> li
     help="Measured requests of a step of up to ten users, and a tenth of it for each of more: "
     "steps last longer for it.",
 )
+@GATE
 @options.EXPORT
 @options.JSON
 def sweep(
@@ -129,6 +134,7 @@ def sweep(
     first: int,
     last: int,
     step_requests: int,
+    gates: tuple[Condition, ...],
     exports: tuple[str, ...],
     as_json: bool,
     asked: dict[str, Any],
@@ -153,6 +159,7 @@ def sweep(
     if reset_cache and not asked["urls"]:
         raise AgentReplayError("--reset-cache needs --url: the simulated server is started anew")
     conditions, aims = tuple(map(gate, limits)), tuple(map(target, targets))
+    need_limits((*conditions, *gates), asked["goodput"])
     most = last if searching else users[-1]
     todo = job_of(asked, most)
     plan = todo.plan
@@ -164,7 +171,7 @@ def sweep(
         raise AgentReplayError(
             f"--sessions and --requests leave work for {plan.users} users: {most} need more"
         )
-    settings = Settings(out or new_directory("sweep-"), pause, reset_cache, exports, aims)
+    settings = Settings(out or new_directory("sweep-"), pause, reset_cache, exports, aims, gates)
     views = Views(lambda plan: partial(LiveView, plan), partial(click.echo, err=True))
     if searching:
         assert plan.duration_s is not None

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from agentreplay.errors import AgentReplayError
+from agentreplay.metrics.condition import Condition
 from agentreplay.metrics.curve import Point, Reading, at, front
-from agentreplay.metrics.gate import figure, gate
+from agentreplay.metrics.gate import figure, gate, outcome
 from agentreplay.metrics.search import Found
 from agentreplay.report.text import banner
 from agentreplay.units import ABSENT, as_duration, as_number, as_percent
@@ -53,9 +54,24 @@ def target(text: str) -> Target:
 
 
 def run_value(
-    directory: str, users: int, duration_s: float | None, value: Mapping[str, Any], also: set[str]
+    directory: str,
+    users: int,
+    duration_s: float | None,
+    value: Mapping[str, Any],
+    also: set[str],
+    gates: Iterable[Condition] = (),
 ) -> dict[str, Any]:
-    """What is kept of a run, given as summary.json holds it; *also* names further figures."""
+    """What is kept of a run, given as summary.json holds it.
+
+    Args:
+        directory: Its folder.
+        users: Its number of users.
+        duration_s: How long it was to measure.
+        value: What it came to.
+        also: Further figures to keep.
+        gates: What its figures are held against.
+    """
+    held = [outcome(each, value) for each in gates]
     return {
         "directory": directory,
         "users": users,
@@ -67,6 +83,7 @@ def run_value(
         "measured": value["metrics"]["ttft"]["n"],
         "figures": {name: figure(value, name) for name in (*_SHOWN, *sorted(also - {*_SHOWN}))},
         "failures": value["failures"],
+        "missed": [f"{each.gate.text} ({each.reason})" for each in held if not each.passed],
         "passed_over": None,
         "holds": None,
     }
@@ -144,6 +161,7 @@ def run_line(run: Mapping[str, Any]) -> str:
         f"{run['directory']}: {'valid' if run['valid'] else _why(run)} · "
         f"P90 {as_number(figures[SPEED])} tok/s/user · {as_number(figures[RATE])} tok/s · "
         f"TTFT P95 {as_duration(figures[WAIT])}"
+        + "".join(f" · gate missed: {each}" for each in run["missed"])
     )
 
 
