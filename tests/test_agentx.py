@@ -40,7 +40,7 @@ from agentreplay.trace.synth import synthesise
 
 S = 1_000_000_000
 
-random_cases = settings(deadline=None, database=None, derandomize=True, max_examples=150)
+random_cases = settings(deadline=None, database=None, derandomize=True, max_examples=60)
 
 MIDDLE = Plan(
     users=64,
