@@ -67,11 +67,10 @@ def cli(**_: object) -> None:
     """
 
 
-for _command in (run, sweep, report, cost, curve, compare):
-    cli.add_command(_command)
-for _command in (scenarios, probe, inspect, check, convert, synth, sim):
-    cli.add_command(_command)
-for _command in (config, completion):
+for _command in (
+    *(run, sweep, report, cost, curve, compare, scenarios),
+    *(probe, inspect, check, convert, synth, sim, config, completion),
+):
     cli.add_command(_command)
 name_variables(cli, "run")
 

@@ -265,7 +265,8 @@ JOB = (
         "--warmup-limit",
         callback=options.duration,
         metavar="DURATION",
-        help="Longest time for calls of one token.  [default: no limit]",
+        help="Send the primers of the warm-up within this, and wait so long for the next of its "
+        "calls to end.  [default: as recorded, and 10m]",
     ),
     click.option(
         "--timing",

@@ -207,14 +207,13 @@ async def run_plan(
             server doesn't start.
     """
     try:
-        money = money or Money()
         judging = {
             "limits": asdict(limits or Limits()),
             "goodput": [each.text for each in goodput],
             "gates": [each.text for each in gates],
-            "money": asdict(money),
+            "money": asdict(money or Money()),
         }
-        number = await _run(trace, plan, out, endpoint, profile, judging, show, money)
+        number = await _run(trace, plan, out, endpoint, profile, judging, show)
     except BaseExceptionGroup as group:
         # What came up beside other tasks is the user's to mend all the same.
         known = group.subgroup(AgentReplayError)
@@ -234,7 +233,6 @@ async def _run(
     profile: str,
     judging: dict[str, Any],
     show: Show | None,
-    money: Money,
 ) -> int | None:
     """Send it all and keep what comes; returns the signal that ended it, if one did.
 

@@ -352,11 +352,15 @@ def exit_code(outcome: Outcome) -> tuple[int, str]:
 
 
 def _judged(value: dict[str, Any], words: str) -> tuple[int, str]:
-    """The code of a sweep with a result: whether each run that counts passed its gates."""
+    """The code of a sweep with a result: whether each run that counts passed its gates.
+
+    Of a search those count that are its answer: it also looks where limits are missed.
+    """
+    most = value["search"]["most_users"] if value["search"] else None
     missed = [
         f"{run['directory']}: {each}"
         for run in value["runs"]
-        if run["valid"] and not run["passed_over"]
+        if run["valid"] and not run["passed_over"] and most in (None, run["users"])
         for each in run["missed"]
     ]
     return (EXIT_MISSED, "gate missed: " + "; ".join(missed)) if missed else (0, words)

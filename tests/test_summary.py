@@ -14,7 +14,7 @@ from records import record
 from agentreplay.metrics.record import Failure, Record
 from agentreplay.metrics.summary import ClientHealth, Skips, Summary, Warmup, summarize
 from agentreplay.metrics.verdict import Limits
-from agentreplay.metrics.window import Ending
+from agentreplay.metrics.window import Ending, Reason
 from agentreplay.plan import Plan
 
 PLAN = Plan(users=2, duration_s=10)
@@ -564,10 +564,12 @@ def test_too_little_that_fits_is_a_reason(dropped: float | None, few: bool) -> N
     assert ("too_little_fits" in found) is few
 
 
-def test_a_run_that_stopped_for_its_failures_says_so() -> None:
-    """Whatever the limit that it is judged by afterwards."""
+@pytest.mark.parametrize("ended", ["failures", "failed", "gave_up"])
+def test_a_run_that_stopped_for_its_failures_says_so(ended: Reason) -> None:
+    """Too many, a first one with --on-error stop, or a key that is refused in the middle: whatever
+    the limit that it is judged by afterwards."""
     rows = [record([9]), record([], call=1, error=Failure("timeout", None, "late"))]
-    ending = replace(ENDING, reason="failures")
+    ending = replace(ENDING, reason=ended)
     found = words_of(summarize(rows, PLAN, ending, FINE, Limits(error_rate=1.0)))
     assert found == {"error_rate": "50.0% of requests failed, and the run was stopped for that"}
 

@@ -346,6 +346,23 @@ def test_the_most_users_are_found(trace: Path, tmp_path: Path) -> None:
     assert sweep_of(out)["search"] == found
 
 
+@pytest.mark.parametrize(
+    ("gate", "code"), [("concurrency.in_flight_max <= 1", 0), ("concurrency.in_flight_max < 1", 1)]
+)
+def test_a_search_is_judged_by_its_answer(
+    trace: Path, tmp_path: Path, gate: str, code: int
+) -> None:
+    """It also runs where its limits are missed; gates hold for the users that it found."""
+    limit = "concurrency.in_flight_max <= 1"
+    search = ("--find-max-users", "--limit", limit, "--to", "2", "--step-requests", "10")
+    ended = agentreplay("sweep", trace, *search, "--gate", gate, "--out", tmp_path / "out", *FAST)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    value = sweep_of(tmp_path / "out")
+    assert value["search"]["most_users"] == 1
+    assert all(run["missed"] for run in value["runs"] if run["users"] == 2)
+    assert ("gate missed: users-1: " in ended.stdout) == (code == 1)
+
+
 def test_a_search_without_an_answer(trace: Path, tmp_path: Path) -> None:
     """Where one user misses a limit already: exit code 3."""
     search = ("--find-max-users", "--limit", "ttft.p95 < 1ms", "--step-requests", "10")

@@ -164,9 +164,12 @@ def _judge_failures(
     attempted = metrics["requests"]["attempted"]
     rate = metrics["error_rate"]
     what = "of requests failed"
-    if about.ended == "failures":
+    # Few failures are too many where one of them ended the run: a refused key, --on-error stop.
+    within = rate is not None and rate <= limits.error_rate
+    stopped = about.ended == "failures" or (within and about.ended in ("failed", "gave_up"))
+    if stopped and rate is not None:
         what += ", and the run was stopped for that"
-        reasons.append(Reason("error_rate", f"{rate or 0.0:.1%} {what}"))
+        reasons.append(Reason("error_rate", f"{rate:.1%} {what}"))
     else:
         _over(reasons, "error_rate", rate, limits.error_rate, what)
     overflow = metrics["context_overflow_rate"]
