@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentreplay.metrics.verdict import Limits
     from agentreplay.plan import Plan
     from agentreplay.trace.load import TraceSet
+    from agentreplay.workers.crew import Crew
 
 DEFAULT_USERS = 8
 DEFAULT_DURATION_S = 60.0
@@ -42,6 +43,7 @@ class Job:
         limits: Where the run stops being valid.
         goodput: Limits on single requests.
         money: What makes money of its figures.
+        crew: How many processes play it.
     """
 
     trace: TraceSet
@@ -51,6 +53,7 @@ class Job:
     limits: Limits
     goodput: tuple[Condition, ...]
     money: Money
+    crew: Crew
 
 
 def scenario(ctx: click.Context, param: click.Parameter, value: str | None) -> Scenario | None:
@@ -224,6 +227,14 @@ JOB = (
         metavar="DURATION",
         help="Measure for so long, from the opening of the window.  [default: 60s, without "
         "--sessions and --requests]",
+    ),
+    click.option(
+        "--workers",
+        callback=options.workers,
+        metavar="N",
+        default="1",
+        show_default=True,
+        help="Processes that play the users; 'auto' for as many as users and cores ask for.",
     ),
     click.option("--requests", type=click.IntRange(1), help="Send at most so many requests."),
     click.option("--sessions", type=click.IntRange(1), help="Play at most so many sessions."),
@@ -504,6 +515,7 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
         **{name: values.pop(name) for name in _ENDPOINT},
     )
     profile, duration_s = values.pop("profile"), values.pop("duration")
+    workers = values.pop("workers")
     limits = limits_of(values.pop("allow"), scenario, duration_s, values.pop("max_error_rate"))
     goodput = values.pop("goodput")
     if values["history"] == "live" and asked["api"] != "chat":
@@ -541,7 +553,22 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
         overrides=overrides,
         **fields,
     )
-    return Job(trace, plan, endpoint, profile, limits, goodput, money)
+    return Job(trace, plan, endpoint, profile, limits, goodput, money, _crew(plan, workers))
+
+
+def _crew(plan: Plan, workers: int | None) -> Crew:
+    """Who plays *plan*: so many processes, or where None as many as it asks for."""
+    from agentreplay.client.machine import cores
+    from agentreplay.workers.crew import Crew, needs_one, workers_for
+
+    why = needs_one(plan)
+    if workers is None:
+        workers = 1 if why else workers_for(plan.users, cores())
+    if workers > 1 and why:
+        raise AgentReplayError(f"--workers {workers}: {why} needs one process")
+    if workers > plan.users:
+        raise AgentReplayError(f"--workers {workers}: there are {plan.users} users")
+    return Crew(workers)
 
 
 _ENDPOINT = (

@@ -56,6 +56,15 @@ SECTIONS = (
 """In this order, and others after them."""
 
 
+def workers(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    """How many processes; None for as many as are needed."""
+    if value == "auto":
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"{value!r} is neither a number from 1 on nor 'auto'")
+    return int(value)
+
+
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Seconds, of a duration with its unit."""
     if value is None:

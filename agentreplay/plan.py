@@ -163,9 +163,9 @@ def visits(plan: Plan, lane: int, sessions: int) -> Iterator[Visit]:
         number += 1
 
 
-def first_sessions(plan: Plan, sessions: int) -> Iterator[int]:
-    """The sessions that the lanes play first, of a trace of *sessions*."""
-    for lane in range(plan.users):
+def first_sessions(plan: Plan, sessions: int, lanes: range | None = None) -> Iterator[int]:
+    """The sessions that *lanes* (or all) play first, of a trace of *sessions*."""
+    for lane in range(plan.users) if lanes is None else lanes:
         for visit in visits(plan, lane, sessions):
             yield visit.session
             break

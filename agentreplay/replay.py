@@ -7,8 +7,8 @@ it is due, and nothing is sent after the end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import anyio
@@ -24,7 +24,7 @@ from agentreplay.opening import Opening, opening, timetable
 from agentreplay.plan import Plan, Visit
 from agentreplay.play import Dialect, Play
 from agentreplay.trace.model import Session
-from agentreplay.trace.prefix import Sent
+from agentreplay.trace.prefix import News, Sent
 
 NO_SUCCESS_CALLS = 20
 NO_SUCCESS_S = 10.0
@@ -46,6 +46,25 @@ FAILURE_LIMIT_CALLS = 20
 """Fewer measured calls say nothing about the share that fails (`Plan.failure_limit`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        opened_ns: When the window opens; None while that isn't known.
+        live_lanes: Lanes that have not run out of work.
+        in_flight: Requests sent and not ended.
+        warmup_total: Calls of one token that the warm-up has.
+        warmup_left: Those of them that have not been sent.
+    """
+
+    opened_ns: int | None = None
+    live_lanes: int = 0
+    in_flight: int = 0
+    warmup_total: int = 0
+    warmup_left: int = 0
+
+
 class Replay:
     """One run of a plan. `run` it once; `stop` it from another task.
 
@@ -58,13 +77,8 @@ class Replay:
         clock: Nanoseconds since the start of the run.
         on_record: Takes each Record as it is made.
         patience_calls: After so many failed calls without a success the run is given up.
-
-    Attributes:
-        in_flight: Requests sent and not ended.
-        live_lanes: Lanes that have not run out of work.
-        opened_ns: When the window opens; None while that isn't known.
-        warmup_total: Calls of one token that the warm-up has.
-        warmup_left: Those of them that have not been sent.
+        lanes: The lanes that are played here; all of the plan's where None.
+        tell: Takes what was sent that lanes played elsewhere can find again.
     """
 
     def __init__(
@@ -77,12 +91,15 @@ class Replay:
         clock: Callable[[], int],
         on_record: Callable[[Record], None],
         patience_calls: int = NO_SUCCESS_CALLS,
+        lanes: range | None = None,
+        tell: Callable[[News], None] | None = None,
     ) -> None:
         self.plan = plan
-        self.in_flight = 0
-        self.live_lanes = plan.users
-        self.opened_ns: int | None = None
-        self.warmup_total = self.warmup_left = 0
+        self._lanes = range(plan.users) if lanes is None else lanes
+        self._in_flight = 0
+        self._live_lanes = len(self._lanes)
+        self._opened_ns: int | None = None
+        self._warmup_total = self._warmup_left = 0
         self._sessions = sessions
         self._draw = draw
         self._dialect = dialect
@@ -99,7 +116,7 @@ class Replay:
         self._spending: Spending | None = None
         if plan.max_cost is not None and plan.prices is not None:
             self._spending = Spending(plan.prices, plan.max_cost)
-        self._sent = Sent(plan)
+        self._sent = Sent(plan, len(self._lanes), tell)
         self._plays: dict[Play, _Waits] = {}  # with what waits in each
         self._unended = self._drawing = 0
         self._unreadable: set[int] = set()
@@ -108,6 +125,21 @@ class Replay:
         self._progress_ns = 0  # when a call of the warm-up ended last, its primers being due before
         self._waits: _Waits = {}
         self._drain = anyio.CancelScope()
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return Progress(
+            self._opened_ns,
+            self._live_lanes,
+            self._in_flight,
+            self._warmup_total,
+            self._warmup_left,
+        )
+
+    def learn(self, news: Iterable[News]) -> None:
+        """Note what lanes that are played elsewhere have sent."""
+        self._sent.learn(news)
 
     async def run(self) -> Ending:
         """Send everything, wait for the answers, and tell how it ended."""
@@ -118,7 +150,7 @@ class Replay:
             beside.cancel_scope.cancel()
         assert self._closed_ns is not None  # the last lane has closed it, if nothing else
         ended_ns = self._clock()
-        opened_ns = self.opened_ns
+        opened_ns = self._opened_ns
         if opened_ns is not None and opened_ns > ended_ns:
             opened_ns = None
         return Ending(
@@ -146,9 +178,9 @@ class Replay:
 
     def _begin(self, at_ns: int) -> None:
         """Ordinary calls are sent from now on, and measured when the lead is over."""
-        self.opened_ns = at_ns + round(self.plan.lead_s * 1e9)
+        self._opened_ns = at_ns + round(self.plan.lead_s * 1e9)
         if self.plan.duration_s is not None:
-            self._end_ns = self.opened_ns + round(self.plan.duration_s * 1e9)
+            self._end_ns = self._opened_ns + round(self.plan.duration_s * 1e9)
         self._begun.set()
 
     async def _keep_time(self) -> None:
@@ -157,7 +189,7 @@ class Replay:
         if self._end_ns is None or self._end_ns > first_ns:
             # A warm-up that is over tells the end, which may be sooner.
             await self._until(lambda: min(first_ns, self._end_ns or first_ns), self._waits)
-            if self._failed and not self._succeeded and not self.in_flight:
+            if self._failed and not self._succeeded and not self._in_flight:
                 self.stop("gave_up", GIVE_UP_DRAIN_S)
         await self._begun.wait()
         if self._end_ns is not None:
@@ -191,7 +223,7 @@ class Replay:
         return self._reason is None and not over()
 
     async def _run_lanes(self) -> None:
-        lanes = [_Lane(self.plan, lane, self._sessions) for lane in range(self.plan.users)]
+        lanes = [_Lane(self.plan, lane, self._sessions) for lane in self._lanes]
         if self.plan.warms_up:
             await self._open(lanes)
         else:
@@ -213,14 +245,14 @@ class Replay:
                 openings.append((session, opened))
                 lane.play = self._play_of(visit, session, opened)
                 self._moved_back += opened.moved_back
-        self.warmup_total = sum(opened.calls for _, opened in openings)
-        self.warmup_left = self.warmup_total
+        self._warmup_total = sum(opened.calls for _, opened in openings)
+        self._warmup_left = self._warmup_total
         table, now_ns = timetable(self.plan, openings), self._clock()
         warmed = [lane for lane in lanes if lane.play is not None]
         for lane, primers_s in zip(warmed, table.primers_s, strict=True):
             lane.primers_ns = {i: now_ns + round(at_s * 1e9) for i, at_s in primers_s.items()}
             lane.opened_ns = now_ns + round(table.reached_s * 1e9)
-        if not self.warmup_left:
+        if not self._warmup_left:
             self._hand_over()
 
     async def _limit_warmup(self, lanes: Sequence[_Lane]) -> None:
@@ -232,7 +264,7 @@ class Replay:
             seen_ns = self._progress_ns
             await self._until(_at(seen_ns + limit_ns), self._waits, self._begun.is_set)
             if not self._begun.is_set() and self._progress_ns == seen_ns:
-                self._warmup_cut = self.warmup_left + self._unended
+                self._warmup_cut = self._warmup_left + self._unended
                 self._hand_over()
 
     def _hand_over(self) -> None:
@@ -274,9 +306,9 @@ class Replay:
             else:
                 lane.failures += 1
                 pause_s = min(2.0 ** (lane.failures - 1), LONGEST_BACKOFF_S)
-        self.live_lanes -= 1
+        self._live_lanes -= 1
         self._look_for_idle()
-        if not plan.arrivals or not self.live_lanes:
+        if not plan.arrivals or not self._live_lanes:
             self._close(self._clock() + 1)  # what arrived at this instant lies inside
 
     async def _next_session(self, lane: _Lane) -> tuple[Visit, Session] | None:
@@ -369,8 +401,8 @@ class Replay:
             body = play.body(i, warmup=True)
             request = play.request(i, due_ns)
             self._unended += 1
-            self.warmup_left -= 1
-            if not self.warmup_left:
+            self._warmup_left -= 1
+            if not self._warmup_left:
                 self._hand_over()
             await self._send(play, i, request, body, self._waits, lambda: False)
             self._progress_ns = max(self._progress_ns, self._clock())
@@ -430,7 +462,7 @@ class Replay:
         if plan.history == "live" and not request.warmup:
             kept = []
         while True:
-            self.in_flight += 1
+            self._in_flight += 1
             try:
                 record = await exchange(
                     self._stream,
@@ -443,7 +475,7 @@ class Replay:
                     patience,
                 )
             finally:
-                self.in_flight -= 1
+                self._in_flight -= 1
             if record.retry_s is None:
                 break
             again_ns = record.done_ns + round(record.retry_s * 1e9)
@@ -464,7 +496,7 @@ class Replay:
 
     def _count(self, record: Record) -> None:
         """Stop the run where its failures speak for it."""
-        plan, opened_ns = self.plan, self.opened_ns
+        plan, opened_ns = self.plan, self._opened_ns
         failed = record.error is not None
         if not record.request.warmup and opened_ns is not None and record.sent_ns >= opened_ns:
             self._ended_measured += 1

@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.from_thread
@@ -24,13 +24,10 @@ from agentreplay.client.endpoint import (
     MASK,
     Endpoint,
     api_url,
-    http_stream,
     is_secret,
-    masked,
     open_client,
     shown,
 )
-from agentreplay.client.health import LoopWatch
 from agentreplay.client.machine import allow_files, cautions
 from agentreplay.client.server_metrics import CacheCounters, cache_counters
 from agentreplay.client.transport import raise_malloc_threshold
@@ -50,23 +47,28 @@ from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan, first_sessions
-from agentreplay.replay import NO_SUCCESS_CALLS, Replay
+from agentreplay.replay import Progress
 from agentreplay.report.aiperf import Export
 from agentreplay.report.junit import junit
 from agentreplay.report.markdown import markdown
 from agentreplay.report.value import summary_value
+from agentreplay.share import Player, Share
 from agentreplay.sim.server import embedded
 from agentreplay.store import (
     EXPORTS,
     Run,
     RunWriter,
     read_run,
+    records_of,
     write_export,
     write_summary,
     write_text,
 )
 from agentreplay.trace.draw import Draws
 from agentreplay.trace.load import TraceSet, content_hash
+from agentreplay.workers.crew import Crew, caution
+from agentreplay.workers.fleet import START_LEAD_NS, Fleet
+from agentreplay.workers.processes import processes
 
 BRIEF_DRAIN_S = 5.0
 """How long answers may still take after a first signal; a second one cuts them."""
@@ -74,9 +76,16 @@ BRIEF_DRAIN_S = 5.0
 FLUSH_S = 1.0
 VIEW_S = 0.25
 
-View = Callable[[int, Replay, Record | None], None]
-"""Looks at a run: nanoseconds since its start, the scheduler, and a record that has just come;
-called without one a few times a second."""
+
+class View(Protocol):
+    """Looks at a run."""
+
+    def take(self, record: Record) -> None:
+        """A record has come."""
+
+    def show(self, now_ns: int, progress: Progress) -> None:
+        """How things stand, so long after the start of the run; a few times a second."""
+
 
 Show = Callable[[dict[str, Any]], AbstractContextManager[View]]
 """Makes the view once the endpoint is known, from what run.json says."""
@@ -123,13 +132,13 @@ class _Signals:
 
     def __init__(self, drain_s: float) -> None:
         self.first: int | None = None
-        self.replay: Replay | None = None
+        self.player: Player | Fleet | None = None
         self.scope = anyio.CancelScope()
         self._drain_s = drain_s
 
     def anew(self) -> anyio.CancelScope:
         """A scope for what comes after the replay: a signal ends it, also one that came before."""
-        self.replay = None
+        self.player = None
         self.scope = anyio.CancelScope()
         if self.first is not None:
             self.scope.cancel()
@@ -140,10 +149,10 @@ class _Signals:
             async for number in signals:
                 drain_s = self._drain_s if self.first is None else 0.0
                 self.first = self.first or number
-                if self.replay is None:
+                if self.player is None:
                     self.scope.cancel()
                 else:
-                    self.replay.stop("interrupted", drain_s)
+                    self.player.stop("interrupted", drain_s)
 
 
 @contextmanager
@@ -186,6 +195,7 @@ async def run_plan(
     show: Show | None = None,
     reports: Reports | None = None,
     money: Money | None = None,
+    crew: Crew | None = None,
 ) -> Result:
     """Replay *trace* as *plan* says, and leave a run directory at *out*.
 
@@ -201,6 +211,7 @@ async def run_plan(
         show: Makes what looks on.
         reports: What is written for other programs besides.
         money: What makes money of its figures, where known.
+        crew: How many processes play it; this one where None.
 
     Raises:
         AgentReplayError: no session can be read, the directory can't be written, or the embedded
@@ -213,7 +224,7 @@ async def run_plan(
             "gates": [each.text for each in gates],
             "money": asdict(money or Money()),
         }
-        number = await _run(trace, plan, out, endpoint, profile, judging, show)
+        number = await _run(trace, plan, out, endpoint, profile, judging, show, crew or Crew())
     except BaseExceptionGroup as group:
         # What came up beside other tasks is the user's to mend all the same.
         known = group.subgroup(AgentReplayError)
@@ -233,12 +244,13 @@ async def _run(
     profile: str,
     judging: dict[str, Any],
     show: Show | None,
+    crew: Crew,
 ) -> int | None:
     """Send it all and keep what comes; returns the signal that ended it, if one did.
 
     *judging* is what run.json says of how the run is judged.
     """
-    allow_files(plan.users)
+    allow_files(-(-plan.users // crew.workers))
     raise_malloc_threshold()
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
     async with anyio.create_task_group() as beside:
@@ -246,7 +258,10 @@ async def _run(
         with signals.scope:
             await anyio.to_thread.run_sync(_look_through, trace, abandon_on_cancel=True)
         manifest = manifest_of(trace, plan) | judging
+        manifest["workers"] = crew.workers
         manifest["cautions"] = cautions(plan.users, len(endpoint.urls) if endpoint else 1)
+        if too_few := caution(plan.users, crew.workers):
+            manifest["cautions"].append(too_few)
         with RunWriter(out, manifest) as writer:
             async with AsyncExitStack() as stack:
                 digest = _Digest()
@@ -254,15 +269,19 @@ async def _run(
                 ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
                 health: ClientHealth | None = None
                 draws: Draws | None = None
-                before = cache = None
+                before = cache = fleet = None
                 with signals.anew():
+                    if crew.workers > 1:
+                        links = await stack.enter_async_context(processes(crew.workers))
+                        fleet = Fleet(links, one_clock=True)
                     if endpoint is None:
                         url = await stack.enter_async_context(embedded(profile))
                         endpoint = Endpoint((api_url(url),))
                     manifest["endpoint"]["urls"] = list(map(shown, endpoint.urls))
                     draws = Draws(trace, plan.fit)
                     async with anyio.create_task_group() as reading:
-                        reading.start_soon(draws.fetch, first_sessions(plan, len(trace)))
+                        if fleet is None:
+                            reading.start_soon(draws.fetch, first_sessions(plan, len(trace)))
                         known = await _prepare(endpoint)
                         reading.cancel_scope.cancel()
                     manifest["endpoint"] = _described(endpoint, known)
@@ -270,22 +289,30 @@ async def _run(
                     draws.context_tokens = plan.context_tokens or known.context_tokens
                     if plan.fit == "fail":
                         await draws.look_through()
+                    share = Share(trace, plan, endpoint, known, range(plan.users))
+                    if fleet is not None:
+                        await fleet.prepare(share)
                     before = await _read_counters(endpoint)
                     with show(manifest) if show else nullcontext() as view:
-                        ending, health = await _replay(
-                            draws, plan, endpoint, known, writer, signals, manifest, view
+                        ending, health = await _play(
+                            fleet or share, draws, writer, signals, manifest, view
                         )
                 with signals.anew():
                     if before is not None and endpoint is not None:
                         after = await _read_counters(endpoint)
                         cache = after.since(before) if after else None
                     await digest.done.wait()
+                for done in fleet.done if fleet else ():
+                    trace.learn(done.skipped, done.notes)
+                    if draws is not None:
+                        draws.drawn.update(done.drawn)
                 facts = {
                     "trace_sha256": digest.value,
                     "skipped": trace.skipped,
                     "notes": {path: dict(notes) for path, notes in trace.notes.items()},
                     "fit": draws.facts() if draws else None,
                     "server_cache": asdict(cache) | {"share": cache.share} if cache else None,
+                    "workers": fleet.facts() if fleet else [],
                 }
                 writer.end(ending, health, facts)
         beside.cancel_scope.cancel()
@@ -380,28 +407,34 @@ async def _prepare(endpoint: Endpoint) -> Calibration:
         return await calibrate(endpoint, client, time.monotonic_ns)
 
 
-async def _replay(
+async def _play(
+    what: Share | Fleet,
     draws: Draws,
-    plan: Plan,
-    endpoint: Endpoint,
-    known: Calibration,
     writer: RunWriter,
     signals: _Signals,
     manifest: dict[str, Any],
     view: View | None,
 ) -> tuple[Ending, ClientHealth]:
-    origin_ns, manifest["origin_unix_ns"] = time.monotonic_ns(), time.time_ns()
+    """Play all of a run, in this process or by workers, and keep what comes."""
+    origin_ns, origin_unix_ns = time.monotonic_ns(), time.time_ns()
+    if isinstance(what, Fleet):
+        origin_ns, origin_unix_ns = origin_ns + START_LEAD_NS, origin_unix_ns + START_LEAD_NS
+    manifest["origin_unix_ns"] = origin_unix_ns
     writer.describe(manifest)
 
     def clock() -> int:
         return time.monotonic_ns() - origin_ns
 
     def on_record(record: Record) -> None:
-        if record.error is not None:
-            record = replace(record, error=masked(endpoint, record.error))
         writer.append(record)
         if view is not None:
-            view(clock(), replay, record)
+            view.take(record)
+
+    def on_lines(lines: bytes) -> None:
+        writer.append_lines(lines)
+        if view is not None:
+            for record in records_of(lines.splitlines(keepends=True)):
+                view.take(record)
 
     async def keep() -> None:
         while True:
@@ -410,30 +443,20 @@ async def _replay(
 
     async def look() -> None:
         while view is not None:
-            view(clock(), replay, None)
+            view.show(clock(), player.progress)
             await anyio.sleep(VIEW_S)
 
-    async with open_client(endpoint, clock) as client:
-        replay = Replay(
-            plan,
-            len(draws.trace),
-            draws.draw,
-            known.dialect,
-            http_stream(client, endpoint, clock, plan.run_id),
-            clock,
-            on_record,
-            # Where the first requests failed already, one more is enough to show how.
-            1 if known.failure and known.failure.kind != "bad_stream" else NO_SUCCESS_CALLS,
-        )
-        signals.replay = replay
-        watch = LoopWatch(clock)
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(watch.run)
-            beside.start_soon(keep)
-            beside.start_soon(look)
-            ending = await replay.run()
-            beside.cancel_scope.cancel()
-        return ending, watch.health()
+    player = what if isinstance(what, Fleet) else Player(what, draws, clock, on_record)
+    signals.player = player
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(keep)
+        beside.start_soon(look)
+        if isinstance(player, Fleet):
+            played = await player.play(origin_ns, on_lines)
+        else:
+            played = await player.play()
+        beside.cancel_scope.cancel()
+    return played
 
 
 class _Digest:

@@ -64,7 +64,11 @@ class RunWriter:
 
     def append(self, record: Record) -> None:
         """Keep a record; on disk with the next `flush`."""
-        self._records.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        self._records.write(record_line(record))
+
+    def append_lines(self, lines: bytes) -> None:
+        """Keep records that are lines of `record_line` already."""
+        self._records.write(lines)
 
     def flush(self) -> None:
         """Hand what was appended to the operating system."""
@@ -85,6 +89,18 @@ class RunWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def record_line(record: Record) -> bytes:
+    """A record as it stands in a run directory."""
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def records_of(lines: Iterable[bytes]) -> Iterator[Record]:
+    """The records that stand in lines of a run directory; one that was cut off is left out."""
+    for line in lines:
+        if line.endswith(b"\n"):
+            yield _record(orjson.loads(line))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +140,7 @@ class Run:
         """The records, as a stream; a line that was cut off is left out."""
         try:
             with (self.path / _RECORDS).open("rb") as file:
-                for line in file:
-                    if line.endswith(b"\n"):
-                        yield _record(orjson.loads(line))
+                yield from records_of(file)
         except FileNotFoundError:
             return
 
@@ -145,6 +159,7 @@ class Run:
             dropped,
             self.goodput,
             self.money,
+            tuple(self.facts.get("workers", ())),
         )
 
     def _cut_off(self) -> Ending:

@@ -152,6 +152,7 @@ class _Runs:
                 show=self.views.show(plan) if self.views.show else None,
                 reports=Reports(self.settings.exports),
                 money=self.job.money,
+                crew=self.job.crew,
             )
             value, number = result.value, result.signal
         entry = run_value(path.name, users, duration_s, value, self.also, self.settings.gates)

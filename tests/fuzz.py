@@ -42,6 +42,7 @@ from agentreplay.metrics.record import Record, Request
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
+from agentreplay.replay import Progress
 from agentreplay.report.live import Tally, line
 from agentreplay.run import conclude
 from agentreplay.store import RunWriter, read_run
@@ -413,7 +414,9 @@ def kept_and_read(records: list[Record]) -> None:
         value = conclude(path).value
         stored = orjson.loads((path / "summary.json").read_bytes())
     assert stored["metrics"] == value["metrics"], "the summary is no JSON"
-    assert line(tally, CLOSED_NS, "1 s", 1, 0).isprintable(), "the live line can't be printed"
+    assert line(tally, CLOSED_NS, Progress(0, 1), None).isprintable(), (
+        "the live line can't be printed"
+    )
 
 
 async def fuzz(seeds: range) -> Found:

@@ -25,10 +25,10 @@ import anyio
 import httpx
 
 from agentreplay.client.endpoint import Endpoint, api_url
-from agentreplay.commands.output import LOOP
+from agentreplay.client.machine import LOOP
 from agentreplay.metrics.record import Record
 from agentreplay.plan import Plan
-from agentreplay.replay import Replay
+from agentreplay.replay import Progress
 from agentreplay.report.live import LiveView
 from agentreplay.run import View, run_plan
 from agentreplay.sim.server import embedded
@@ -82,14 +82,25 @@ class Watched:
         assert self.plan.duration_s is not None
         tenth_ns = self.plan.duration_s * 1e8
         with LiveView(self.plan, manifest) as live:
+            yield _Watching(self, live, tenth_ns)
 
-            def view(now_ns: int, replay: Replay, record: Record | None) -> None:
-                live(now_ns, replay, record)
-                self.records += record is not None
-                if now_ns >= tenth_ns * (len(self.held) + 1):
-                    self.held.append((self.records, resident_bytes()))
 
-            yield view
+@dataclass(slots=True)
+class _Watching:
+    """The live line's own, and looks at memory."""
+
+    watched: Watched
+    live: LiveView
+    tenth_ns: float
+
+    def take(self, record: Record) -> None:
+        self.live.take(record)
+        self.watched.records += 1
+
+    def show(self, now_ns: int, progress: Progress) -> None:
+        self.live.show(now_ns, progress)
+        if now_ns >= self.tenth_ns * (len(self.watched.held) + 1):
+            self.watched.held.append((self.watched.records, resident_bytes()))
 
 
 async def soak(trace: TraceSet, plan: Plan, out_to: Path, out: Callable[[str], None]) -> bool:

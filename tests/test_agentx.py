@@ -206,7 +206,7 @@ def run(
 
     async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
         course.sent.append((request, body if keep else b""))
-        course.lanes.append(scheduler[0].live_lanes)
+        course.lanes.append(scheduler[0].progress.live_lanes)
         if request.warmup:
             takes_s = float("inf") if warmup_s is None else warmup_s
             await anyio.sleep(takes_s + (request.lane + 1) * apart_s)

@@ -20,7 +20,7 @@ from agentreplay.client.health import LoopWatch
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import ClientHealth
 from agentreplay.plan import Plan
-from agentreplay.replay import Replay
+from agentreplay.replay import Progress
 from agentreplay.run import Result, exit_code, run_plan
 from agentreplay.sim import virtual
 from agentreplay.trace.formats import native
@@ -67,18 +67,23 @@ def test_row_11_a_blocked_client_is_no_slow_server(tmp_path: Path) -> None:
     """A client that stands still for 300 ms once a second says that it was too slow to measure."""
     trace = tmp_path / "trace.jsonl"
     trace.write_bytes(b"".join(native.line(chain(n, 4, gap_s=0.05)) for n in range(30)))
-    looks = 0
 
-    def look(now_ns: int, replay: Replay, record: Record | None) -> None:
-        nonlocal looks
-        if record is None:
-            looks += 1
-            if looks % 4 == 0:
+    class Held:
+        looks = 0
+
+        def take(self, record: Record) -> None:
+            pass
+
+        def show(self, now_ns: int, progress: Progress) -> None:
+            self.looks += 1
+            if self.looks % 4 == 0:
                 time.sleep(HELD_NS / 1e9)
 
     async def main() -> Result:
         plan = Plan(users=2, duration_s=4.0)
-        return await run_plan(load(trace), plan, tmp_path / "out", show=lambda _: nullcontext(look))
+        return await run_plan(
+            load(trace), plan, tmp_path / "out", show=lambda _: nullcontext(Held())
+        )
 
     result = anyio.run(main)
     assert "client_limited" in {reason.id for reason in result.summary.verdict.reasons}

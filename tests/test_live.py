@@ -7,15 +7,13 @@ from dataclasses import replace as changed
 import anyio
 import pytest
 from records import record
-from virtually import DIALECT, chain, oracle, replay
+from virtually import chain, oracle, replay
 
-from agentreplay.client.stream import Reply, Sink
-from agentreplay.metrics.record import Failure, Request
+from agentreplay.metrics.record import Failure
 from agentreplay.plan import Plan
-from agentreplay.replay import Replay
-from agentreplay.report.live import LiveView, Tally, line, progress
+from agentreplay.replay import Progress, Replay
+from agentreplay.report.live import LiveView, Tally, how_far, line
 from agentreplay.sim import virtual
-from agentreplay.trace.model import Session
 
 
 def test_rates_are_over_the_last_ten_seconds() -> None:
@@ -38,7 +36,7 @@ def test_failures_are_named_and_cuts_are_not() -> None:
     tally = Tally()
     tally.take(record([], error=Failure("http_5xx", 500, "no")))
     tally.take(record([], error=Failure("cancelled", None, "cut")))
-    shown = line(tally, 5_000_000_000, "5/60 s", 8, 3)
+    shown = line(tally, 5_000_000_000, Progress(0, 8, 3), 60.0)
     assert "FAILED 1 http_5xx" in shown
     assert "cancelled" not in shown
 
@@ -47,7 +45,7 @@ def test_the_line_says_how_far_the_run_is() -> None:
     """How far it is, users and requests in flight, and what was measured."""
     tally = Tally()
     tally.take(record([100, 1100], [1, 10]))
-    shown = line(tally, 5_000_000_000, "5/60 s", 8, 3)
+    shown = line(tally, 5_000_000_000, Progress(0, 8, 3), 60.0)
     assert shown.startswith("5/60 s · 8 users · 3 in flight · 1 done")
     assert "P90 10.0 tok/s/user" in shown
 
@@ -69,7 +67,7 @@ def test_time_counts_from_the_opening_of_the_window(
 ) -> None:
     """Before it the line says what is waited for, after it how much of the duration is over."""
     opened_ns = None if opened_s is None else opened_s * 10**9
-    assert progress(now_s * 10**9, opened_ns, duration_s, 83, 655) == words
+    assert how_far(now_s * 10**9, Progress(opened_ns, 8, 3, 655, 83), duration_s) == words
 
 
 def test_the_warmup_counts_for_nothing_but_its_failures() -> None:
@@ -93,9 +91,9 @@ def test_a_run_shows_its_warmup(capsys: pytest.CaptureFixture[str]) -> None:
     async def look(run: Replay) -> None:
         with LiveView(plan, manifest) as view:
             await anyio.sleep(11)
-            view(virtual.clock(), run, None)
+            view.show(virtual.clock(), run.progress)
             await anyio.sleep(11)
-            view(virtual.clock(), run, None)
+            view.show(virtual.clock(), run.progress)
 
     replay(plan, sessions, oracle(sessions), beside=look)
     _, warming, measuring = capsys.readouterr().err.splitlines()
@@ -105,7 +103,7 @@ def test_a_run_shows_its_warmup(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing_measured_is_not_shown() -> None:
     """Without an answer there is no interactivity and no TTFT, not even 0."""
-    shown = line(Tally(), 1_000_000_000, "1/60 s", 8, 8)
+    shown = line(Tally(), 1_000_000_000, Progress(0, 8, 8), 60.0)
     assert "P90" not in shown
     assert "TTFT" not in shown
 
@@ -115,21 +113,9 @@ def test_words_of_a_server_are_shown_as_they_are(capsys: pytest.CaptureFixture[s
     endpoint = {"simulated": None, "urls": ["http://here"], "model": "m [/b]"}
     failure = Failure("http_4xx", 400, "stop [/INST] [type=x]")
 
-    async def main() -> None:
-        run = Replay(Plan(), 0, no_session, DIALECT, no_answer, lambda: 0, lambda record: None)
-        with LiveView(Plan(), {"endpoint": endpoint, "cautions": []}) as view:
-            view(0, run, record([], error=failure))
-            view(20_000_000_000, run, None)
-
-    anyio.run(main)
+    with LiveView(Plan(), {"endpoint": endpoint, "cautions": []}) as view:
+        view.take(record([], error=failure))
+        view.show(20_000_000_000, Progress(0, 8, 0))
     shown = capsys.readouterr().err
     assert "m [/b]" in shown
     assert "stop [/INST] [type=x]" in shown
-
-
-async def no_session(index: int) -> Session:
-    raise AssertionError("nothing is played")
-
-
-async def no_answer(request: Request, body: bytes, sink: Sink) -> Reply:
-    raise AssertionError("nothing is sent")

@@ -46,7 +46,7 @@ from scripted import (
 from virtually import chain
 
 from agentreplay.client.endpoint import Endpoint, api_url
-from agentreplay.commands.output import LOOP
+from agentreplay.client.machine import LOOP
 from agentreplay.metrics.verdict import Limits
 from agentreplay.plan import Plan
 from agentreplay.run import exit_code, run_plan

@@ -17,7 +17,7 @@ from agentreplay.metrics.record import Record, Request
 from agentreplay.metrics.verdict import Limits
 from agentreplay.plan import Plan
 from agentreplay.replay import Replay
-from agentreplay.report.live import PLAIN_LINE_NS, Tally, line, progress
+from agentreplay.report.live import PLAIN_LINE_NS, Tally, line
 from agentreplay.run import FLUSH_S
 from agentreplay.sim import virtual
 from agentreplay.store import RunWriter, read_run
@@ -94,8 +94,7 @@ def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
         async def look() -> None:
             while True:
                 await anyio.sleep(PLAIN_LINE_NS / 1e9)
-                how_far = progress(virtual.clock(), run.opened_ns, PLAN.duration_s)
-                line(tally, virtual.clock(), how_far, run.live_lanes, run.in_flight)
+                line(tally, virtual.clock(), run.progress, PLAN.duration_s)
 
         async def measure() -> None:
             for hour in range(1, HOURS + 1):

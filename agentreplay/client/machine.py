@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from agentreplay.errors import AgentReplayError
 
+LOOP = {"use_uvloop": sys.platform != "win32"}
+"""Options of the event loop that commands and workers run in."""
+
 SPARE_FILES = 64
 """Open files besides one connection a user; a user with subagents may need more of them."""
 
 PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def cores() -> int:
+    """On how many cores this process may run."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def allow_files(users: int) -> None:

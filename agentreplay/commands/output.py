@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from agentreplay.run import Result
 
-LOOP = {"use_uvloop": sys.platform != "win32"}
-"""Options of the event loop that commands run in."""
-
 PLAIN_WIDTH = 120
 """Columns of what goes to no terminal, unless COLUMNS says otherwise."""
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import options
+from agentreplay.client.machine import LOOP
 from agentreplay.commands.judging import judged, need_limits
-from agentreplay.commands.output import LOOP, print_json, print_report, show
+from agentreplay.commands.output import print_json, print_report, show
 from agentreplay.job import job, job_of
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def run(
         show=None if quiet else partial(LiveView, todo.plan),
         reports=reports,
         money=todo.money,
+        crew=todo.crew,
     )
     show(anyio.run(replayed, backend_options=LOOP), as_json)
 

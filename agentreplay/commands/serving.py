@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from agentreplay import options
-from agentreplay.commands.output import LOOP, print_json, print_report
+from agentreplay.client.machine import LOOP
+from agentreplay.commands.output import print_json, print_report
 from agentreplay.errors import EXIT_UNUSABLE, AgentReplayError
 from agentreplay.scenario import SCENARIOS
 

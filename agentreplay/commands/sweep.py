@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import options
+from agentreplay.client.machine import LOOP
 from agentreplay.commands.judging import GATE, need_limits
-from agentreplay.commands.output import LOOP, print_json, print_report
+from agentreplay.commands.output import print_json, print_report
 from agentreplay.commands.running import new_directory
 from agentreplay.errors import AgentReplayError
 from agentreplay.job import job, job_of

@@ -6,7 +6,7 @@ Records are read once, as a stream. What was not measured is None, never 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -180,6 +180,7 @@ def summarize(
     dropped_tokens: float | None = None,
     goodput: tuple[Condition, ...] = (),
     money: Money | None = None,
+    workers: tuple[Mapping[str, Any], ...] = (),
 ) -> Summary:
     """Compute everything from a run's records, in any order.
 
@@ -192,6 +193,7 @@ def summarize(
         dropped_tokens: Share of the drawn tokens that were left out, being too long, where known.
         goodput: Limits on single requests.
         money: What makes money of its figures, where known.
+        workers: Where several processes played it, each as end.json says.
     """
     span, money = Window.of(ending), money or Money()
     sums = Collector(span, goodput, money.prices)
@@ -209,6 +211,7 @@ def summarize(
         warmup_cut=ending.warmup_cut,
         overrides=plan.overrides,
         max_cost=plan.max_cost,
+        lost_workers=_lost(workers, plan.users),
     )
     return Summary(
         verdict=judge(metrics, about, limits or Limits()),
@@ -234,6 +237,16 @@ def summarize(
             for key, visit in sorted(sums.visits.items())
         ),
     )
+
+
+def _lost(workers: Sequence[Mapping[str, Any]], users: int) -> str:
+    """Which workers were lost, and what with them, in words; "" where none was."""
+    lost = {number: each for number, each in enumerate(workers) if each["lost"] is not None}
+    if not lost:
+        return ""
+    lanes = sum(each["lanes"] for each in lost.values())
+    why = "; ".join(f"worker {number}: {each['lost']}" for number, each in lost.items())
+    return f"{len(lost)} of {len(workers)} workers, with {lanes} of {users} users: {why}"
 
 
 def _warmup(sums: Collector, ending: Ending, span: Window) -> Warmup:

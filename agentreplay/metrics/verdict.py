@@ -92,6 +92,7 @@ class Circumstances:
         warmup_cut: Calls of the warm-up that were not sent or not answered when its time was over.
         overrides: In what the plan differs from the scenario that it names.
         max_cost: Dollars at which the run was to stop; None for no limit.
+        lost_workers: Which of several processes were lost, in words; "" where none was.
     """
 
     ended: str
@@ -104,6 +105,7 @@ class Circumstances:
     warmup_cut: int = 0
     overrides: tuple[str, ...] = ()
     max_cost: float | None = None
+    lost_workers: str = ""
 
 
 def judge(metrics: dict[str, Any], about: Circumstances, limits: Limits) -> Verdict:
@@ -116,6 +118,8 @@ def judge(metrics: dict[str, Any], about: Circumstances, limits: Limits) -> Verd
         reasons.append(Reason("scenario_override", "; ".join(about.overrides)))
     if about.ended == "interrupted":
         reasons.append(Reason("interrupted", "the run was stopped before its end"))
+    if about.lost_workers:
+        reasons.append(Reason("worker_lost", about.lost_workers))
     if about.ended == "warmup_failed":
         what = f"a call of the main agent failed in the warm-up: {about.warmup_failure}"
         reasons.append(Reason("warmup_failed", what))

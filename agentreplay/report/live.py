@@ -1,7 +1,7 @@
 """What a run shows while it goes: one line of the figures that tell whether to wait. I/O.
 
-`Tally` takes the records as they come and keeps a few numbers of each, `progress` and `line` put
-things in words, and `LiveView` keeps the line on the screen.
+`Tally` takes the records as they come and keeps a few numbers of each, `line` puts things in
+words, and `LiveView` keeps the line on the screen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from agentreplay.metrics.record import Record
 from agentreplay.plan import Plan
-from agentreplay.replay import Replay
+from agentreplay.replay import Progress
 from agentreplay.report.text import banner
 from agentreplay.units import as_duration, as_number
 
@@ -113,26 +113,19 @@ class Tally:
         return self._ttft_s.percentile()
 
 
-def progress(
-    now_ns: int,
-    opened_ns: int | None,
-    duration_s: float | None,
-    warmup_left: int = 0,
-    warmup_total: int = 0,
-) -> str:
-    """How far a run is. Its duration counts from the opening of the window.
+def how_far(now_ns: int, progress: Progress, duration_s: float | None) -> str:
+    """How far a run is, in words. Its duration counts from the opening of the window.
 
     Args:
         now_ns: Time since the start of the run.
-        opened_ns: When the window opens; None while that isn't known.
+        progress: What it has come to.
         duration_s: How long is measured; None for no limit.
-        warmup_left: Calls of one token that have not been sent.
-        warmup_total: How many there are.
     """
-    if opened_ns is None and not warmup_total:
+    opened_ns, left, total = progress.opened_ns, progress.warmup_left, progress.warmup_total
+    if opened_ns is None and not total:
         return "starting"
     if opened_ns is None:
-        return f"warming up {now_ns / 1e9:.0f} s · {warmup_left} of {warmup_total} calls left"
+        return f"warming up {now_ns / 1e9:.0f} s · {left} of {total} calls left"
     elapsed_s = (now_ns - opened_ns) / 1e9
     if elapsed_s < 0:
         return f"the window opens in {-elapsed_s:.0f} s"
@@ -143,13 +136,13 @@ def progress(
     return f"draining {elapsed_s - duration_s:.0f} s"
 
 
-def line(tally: Tally, now_ns: int, how_far: str, lanes: int, in_flight: int) -> str:
-    """The figures of this moment; *how_far* is what `progress` says."""
+def line(tally: Tally, now_ns: int, progress: Progress, duration_s: float | None) -> str:
+    """The figures of this moment."""
     total, output = tally.rates(now_ns)
     parts = [
-        how_far,
-        f"{lanes} users",
-        f"{in_flight} in flight",
+        how_far(now_ns, progress, duration_s),
+        f"{progress.live_lanes} users",
+        f"{progress.in_flight} in flight",
         f"{tally.succeeded} done",
         f"{as_number(round(total))} tok/s total, {as_number(round(output))} output",
     ]
@@ -175,7 +168,7 @@ class _Screen(Console):
 class LiveView:
     """The line on standard error, renewed in place; where that is no terminal, a line now and then.
 
-    Use it in a with statement, and call it as a run's `View`.
+    Use it in a with statement, as a run's `View`.
 
     Args:
         plan: The plan of the run.
@@ -208,20 +201,15 @@ class LiveView:
         if self._live:
             self._live.stop()
 
-    def __call__(self, now_ns: int, replay: Replay, record: Record | None) -> None:
-        """Count a record, or show how things stand."""
-        if record is not None:
-            self._tally.take(record)
-        elif self._live or now_ns >= self._next_ns:
+    def take(self, record: Record) -> None:
+        """Count a record."""
+        self._tally.take(record)
+
+    def show(self, now_ns: int, progress: Progress) -> None:
+        """Show how things stand."""
+        if self._live or now_ns >= self._next_ns:
             self._next_ns += PLAIN_LINE_NS
-            how_far = progress(
-                now_ns,
-                replay.opened_ns,
-                self._plan.duration_s,
-                replay.warmup_left,
-                replay.warmup_total,
-            )
-            shown = line(self._tally, now_ns, how_far, replay.live_lanes, replay.in_flight)
+            shown = line(self._tally, now_ns, progress, self._plan.duration_s)
             if self._live:
                 self._live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
             else:

@@ -12,8 +12,7 @@ import anyio.to_thread
 from agentreplay.errors import TraceError
 from agentreplay.plan import Fit
 from agentreplay.trace.fit import fitted, needs
-from agentreplay.trace.load import TraceSet
-from agentreplay.trace.model import Session
+from agentreplay.trace.model import Session, Trace
 
 
 class Draws:
@@ -24,14 +23,16 @@ class Draws:
         policy: What becomes of what is too long.
         context_tokens: What prompt and answer may take together; None where it isn't known. To be
             set before the first is drawn.
+        drawn: Of each session drawn so far, by index: its tokens, the calls and the tokens that
+            were left out, and whether any were kept.
     """
 
-    def __init__(self, trace: TraceSet, policy: Fit) -> None:
+    def __init__(self, trace: Trace, policy: Fit) -> None:
         self.trace = trace
         self.policy = policy
         self.context_tokens: int | None = None
         self._fetched: dict[int, Session] = {}
-        self._drawn: dict[int, tuple[int, int, int, bool]] = {}
+        self.drawn: dict[int, tuple[int, int, int, bool]] = {}
         self._looked_through_s: float | None = None
         self._one = anyio.CapacityLimiter(1)
 
@@ -64,11 +65,11 @@ class Draws:
         for index in range(len(self.trace)):
             await self.draw(index)
         self._looked_through_s = time.monotonic() - began_s
-        self._drawn.clear()
+        self.drawn.clear()
 
     def facts(self) -> dict[str, Any]:
         """What was drawn and what was left out, each session counted once."""
-        drawn = self._drawn.values()
+        drawn = self.drawn.values()
         return {
             "context_tokens": self.context_tokens,
             "policy": self.policy,
@@ -85,10 +86,10 @@ class Draws:
         session = self._fetched.pop(index, None) or self.trace[index]
         tokens = sum(map(needs, session.calls))
         if self.context_tokens is None:
-            self._drawn[index] = tokens, 0, 0, True
+            self.drawn[index] = tokens, 0, 0, True
             return session
         result = fitted(session, self.context_tokens, self.policy)
-        self._drawn[index] = tokens, result.calls, result.tokens, result.session is not None
+        self.drawn[index] = tokens, result.calls, result.tokens, result.session is not None
         if result.session is None:
             longest = max(map(needs, session.calls))
             raise TraceError(

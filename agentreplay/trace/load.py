@@ -12,7 +12,7 @@ import hashlib
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -201,6 +201,14 @@ class TraceSet(Sequence[Session]):
                 kept = self._noted(place.file) if place.draft is None else place.draft.notes
                 kept.merge(notes)
         return session
+
+    def learn(self, skipped: Mapping[str, str], notes: Mapping[str, Mapping[str, int]]) -> None:
+        """Note what another process that reads the same set could not read, or left out."""
+        self.skipped.update(skipped)
+        for path, counts in notes.items():
+            kept = self._notes.setdefault(path, Notes())
+            for what, times in counts.items():
+                kept[what] = max(kept[what], times)
 
     def file_of(self, index: int) -> str:
         """The file that a session begins in."""

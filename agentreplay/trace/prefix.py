@@ -7,8 +7,9 @@ could have shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agentreplay.plan import Plan, Visit
 from agentreplay.trace.model import Call, Session
@@ -47,16 +48,21 @@ class Ledger:
             at = call.parent
         return 0
 
-    def add(self, i: int, limit: int | None = None) -> None:
-        """Note that the first *limit* tokens of call *i*'s prompt are being sent."""
-        end = self._whole(i, limit)
+    def add(self, i: int, limit: int | None = None) -> list[tuple[int, int]]:
+        """Note that the first *limit* tokens of call *i*'s prompt are being sent.
+
+        Returns what is new: names, and the furthest position of each.
+        """
+        end, new = self._whole(i, limit), []
         at: int | None = i
         while at is not None and self.sent.get(name := self.session.name(at), 0) < end:
             call = self._prompts[at]
             if end > call.shared:
                 self.sent[name] = end
+                new.append((name, end))
             end = min(end, call.shared)
             at = call.parent
+        return new
 
     def _whole(self, i: int, limit: int | None) -> int:
         tokens = self._prompts[i].isl if limit is None else min(limit, self._prompts[i].isl)
@@ -100,28 +106,48 @@ def before_system(session: Session) -> list[int]:
     return common[: len(session.calls)]
 
 
+class Whose(NamedTuple):
+    """Which plays can find what was sent.
+
+    Attributes:
+        system: It is what plays have in common that share system prompts, or all but these.
+        lap: Those of this pass over the set; None for all passes.
+        session: Those of this session; None for all sessions.
+    """
+
+    system: bool
+    lap: int | None
+    session: int | None
+
+
+class News(NamedTuple):
+    """That so many leading tokens of a named prompt were sent."""
+
+    whose: Whose
+    name: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sends:
     """What one play sends, and how much of it was sent before.
 
-    Args:
-        session: What is played.
+    Attributes:
         own: What was sent of all that it sends.
         common: What was sent of leading tokens only.
         limits: How many of each call's these are.
+        tell: Takes what is new of either.
     """
 
-    def __init__(
-        self, session: Session, own: dict[int, int], common: dict[int, int], limits: Sequence[int]
-    ) -> None:
-        self._own = Ledger(session, own)
-        self._common = Ledger(session, common)
-        self._limits = limits
+    own: Ledger
+    common: Ledger
+    limits: Sequence[int]
+    tell: Callable[[list[tuple[int, int]], list[tuple[int, int]]], None]
 
     def send(self, i: int) -> int:
         """Note that call *i* is being sent; how many of its leading tokens were before."""
-        seen = max(self._own.seen(i), self._common.seen(i, self._limits[i]))
-        self._own.add(i)
-        self._common.add(i, self._limits[i])
+        seen = max(self.own.seen(i), self.common.seen(i, self.limits[i]))
+        self.tell(self.own.add(i), self.common.add(i, self.limits[i]))
         return seen
 
 
@@ -132,33 +158,71 @@ class Sent:
     share prefixes, all plays of one pass over the set have everything in common, and all passes the
     system prompts; or, where no two plays share those, what comes before them. What was sent in a
     pass is forgotten when every lane has left it.
+
+    Where several processes play the lanes of a plan, each tells the others what it has sent.
+
+    Args:
+        plan: What is sent.
+        lanes: How many lanes play; all of the plan's where None.
+        tell: Takes what plays of other lanes can find.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        lanes: int | None = None,
+        tell: Callable[[News], None] | None = None,
+    ) -> None:
         self._plan = plan
-        self._common: dict[int | None, dict[int, int]] = {}
-        self._laps: dict[int, dict[int, int]] = {}
-        self._lap_common: dict[int, dict[int | None, dict[int, int]]] = {}
+        self._lanes = plan.users if lanes is None else lanes
+        self._tell = tell
+        self._sent: dict[Whose, dict[int, int]] = {}
         self._lap_of: dict[int, int] = {}
+        self._oldest = 0
 
     def play(self, session: Session, visit: Visit) -> Sends:
         """A play that begins."""
-        self._lap_of[visit.lane] = visit.lap
-        if len(self._lap_of) == self._plan.users:
-            oldest = min(self._lap_of.values())
-            self._laps = {lap: sent for lap, sent in self._laps.items() if lap >= oldest}
-            self._lap_common = {
-                lap: sent for lap, sent in self._lap_common.items() if lap >= oldest
-            }
+        self._enter(visit)
         over_set, limits = shares_over_set(session, self._plan), shared_by_plays(session)
-        own = self._laps.setdefault(visit.lap, {}) if over_set else {}
+        own = Whose(False, visit.lap, None) if over_set else None
+        common: Whose | None
         if self._plan.share_system == "play":
-            return Sends(session, {}, own, before_system(session) if over_set else limits)
-        common = self._common
-        if self._plan.share_system == "pass":
-            common = self._lap_common.setdefault(visit.lap, {})
-        of_session = common.setdefault(None if over_set else visit.session, {})
-        return Sends(session, own, of_session, limits)
+            own, common = None, own
+            limits = before_system(session) if over_set else limits
+        else:
+            lap = visit.lap if self._plan.share_system == "pass" else None
+            common = Whose(True, lap, None if over_set else visit.session)
+
+        def tell(*new: list[tuple[int, int]]) -> None:
+            if self._tell is not None:
+                for whose, names in zip((own, common), new, strict=True):
+                    if whose is not None:
+                        for name, end in names:
+                            self._tell(News(whose, name, end))
+
+        return Sends(
+            Ledger(session, self._known(own)), Ledger(session, self._known(common)), limits, tell
+        )
+
+    def learn(self, news: Iterable[News]) -> None:
+        """Note what was sent elsewhere."""
+        for whose, name, end in news:
+            if whose.lap is None or whose.lap >= self._oldest:
+                known = self._known(whose)
+                known[name] = max(end, known.get(name, 0))
+
+    def _known(self, whose: Whose | None) -> dict[int, int]:
+        return {} if whose is None else self._sent.setdefault(whose, {})
+
+    def _enter(self, visit: Visit) -> None:
+        """A lane goes on to a pass over the set."""
+        self._lap_of[visit.lane] = visit.lap
+        oldest = min(self._lap_of.values())
+        if len(self._lap_of) == self._lanes and oldest > self._oldest:
+            self._oldest = oldest
+            gone = [each for each in self._sent if each.lap is not None and each.lap < oldest]
+            for whose in gone:
+                del self._sent[whose]
 
 
 def shares_over_set(session: Session, plan: Plan) -> bool:

@@ -1,0 +1,1 @@
+"""Several processes that play the lanes of one run."""
