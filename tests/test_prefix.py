@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, get_args
 
@@ -23,7 +24,7 @@ from test_play import PLAIN
 from agentreplay.plan import Plan, ShareSystem, Visit, visits
 from agentreplay.play import Play
 from agentreplay.trace.model import Call, Session
-from agentreplay.trace.prefix import Ledger, Reuse, Sent, session_reuse, shared_by_plays
+from agentreplay.trace.prefix import Ledger, News, Reuse, Sent, session_reuse, shared_by_plays
 from agentreplay.trace.structure import shared_prefixes
 
 SIZE = 4
@@ -318,11 +319,23 @@ def alike(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def predicted_and_shared(
-    plan: Plan, trace: Sequence[Session], source: random.Random, plays: int = 3
+    plan: Plan, trace: Sequence[Session], source: random.Random, plays: int = 3, workers: int = 1
 ) -> Iterator[tuple[int, int]]:
     """Of each call that is sent, what it should find, and what its words do have in common with
-    those before it. Lanes and calls take turns at random; each lane plays so many sessions."""
-    sent, before = Sent(plan), list[list[str]]()
+    those before it. Lanes and calls take turns at random; each lane plays so many sessions.
+
+    The lanes are those of so many workers, who tell each other at once what they send."""
+    sents: list[Sent] = []
+
+    def tell_others(worker: int, news: News) -> None:
+        for other, sent in enumerate(sents):
+            if other != worker:
+                sent.learn([news])
+
+    for worker in range(workers):
+        own = len(range(worker, plan.users, workers))
+        sents.append(Sent(plan, own, partial(tell_others, worker)))
+    before = list[list[str]]()
     lanes = [islice(visits(plan, lane, len(trace)), plays) for lane in range(plan.users)]
     playing: dict[int, tuple[Play, Session, list[int]]] = {}
     while lanes:
@@ -336,7 +349,11 @@ def predicted_and_shared(
             played = trace[visit.session]
             left = list(range(len(played.calls)))
             source.shuffle(left)
-            playing[at] = Play(plan, visit, played, PLAIN, sent), played, left
+            playing[at] = (
+                Play(plan, visit, played, PLAIN, sents[visit.lane % workers]),
+                played,
+                left,
+            )
         play, played, left = playing[at]
         i = left.pop()
         prompt = words(play.body(i))
@@ -348,36 +365,39 @@ def predicted_and_shared(
 
 
 shares = st.sampled_from(get_args(ShareSystem))
+crews = st.integers(1, 3).flatmap(lambda users: st.tuples(st.just(users), st.integers(1, users)))
 
 
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(prompt_sessions(), min_size=1, max_size=3),
     shares,
-    st.integers(1, 3),
+    crews,
     st.randoms(use_true_random=False),
 )
 def test_plays_find_what_their_words_have_in_common(
-    made: list[PromptSession], share: ShareSystem, users: int, source: random.Random
+    made: list[PromptSession], share: ShareSystem, crew: tuple[int, int], source: random.Random
 ) -> None:
     """Whoever shares tools and system prompt, what a call finds is the longest beginning, in whole
-    blocks, that its words have in common with any that were sent before."""
+    blocks, that its words have in common with any that were sent before, by whichever worker."""
+    users, workers = crew
     plan = Plan(users=users, share_system=share)
     trace = [replace(each.session, id=f"s{n}") for n, each in enumerate(made)]
-    for predicted, shared in predicted_and_shared(plan, trace, source):
+    for predicted, shared in predicted_and_shared(plan, trace, source, workers=workers):
         assert predicted == shared
 
 
 @settings(deadline=None, max_examples=150)
-@given(sets(), st.data(), shares, st.integers(1, 3), st.randoms(use_true_random=False))
+@given(sets(), st.data(), shares, crews, st.randoms(use_true_random=False))
 def test_plays_of_a_set_find_what_their_words_have_in_common(
     made: PromptSet,
     data: st.DataObject,
     share: ShareSystem,
-    users: int,
+    crew: tuple[int, int],
     source: random.Random,
 ) -> None:
     """So it is where sessions of a set share prefixes, with system prompts or without."""
+    users, workers = crew
     trace = [
         replace(
             each,
@@ -400,7 +420,7 @@ def test_plays_of_a_set_find_what_their_words_have_in_common(
         for each in trace
     ]
     plan = Plan(users=users, share_system=share)
-    for predicted, shared in predicted_and_shared(plan, trace, source):
+    for predicted, shared in predicted_and_shared(plan, trace, source, workers=workers):
         assert predicted == shared
 
 
