@@ -196,6 +196,13 @@ JOB = (
     click.option(
         "--connection-per-session", is_flag=True, help="Connections of its own for each session."
     ),
+    click.option(
+        "--metrics-url",
+        "metrics_urls",
+        multiple=True,
+        help="Page of the server's own metrics; several are added up.  [default: /metrics on each "
+        "host of --url]",
+    ),
     click.option("--no-calibrate", is_flag=True, help="Don't measure the chat template first."),
     click.option(
         "--sim",
@@ -574,6 +581,7 @@ def _crew(plan: Plan, workers: int | None) -> Crew:
 _ENDPOINT = (
     *("urls", "api", "model", "api_key", "headers", "body", "ca", "insecure"),
     *("token_ids", "tool_messages", "session_header", "connection_per_session"),
+    "metrics_urls",
 )
 
 _FIELDS = {

@@ -378,11 +378,12 @@ def endpoint_of(
     connection_per_session: bool = False,
     calibrate: bool = True,
     connect_s: float = 5.0,
+    metrics_urls: tuple[str, ...] = (),
 ) -> Endpoint | None:
     """What to send to; None without an address."""
     import orjson
 
-    from agentreplay.client.endpoint import APIS, Endpoint, api_url
+    from agentreplay.client.endpoint import APIS, Endpoint, api_url, metrics_url
 
     pairs = []
     for header in headers:
@@ -405,6 +406,8 @@ def endpoint_of(
     if not urls:
         if model or pairs or fields or api != "chat":
             raise AgentReplayError("--api, --model, --header and --body need --url")
+        if metrics_urls:
+            raise AgentReplayError("--metrics-url needs --url: the simulated server has its own")
         return None
     return Endpoint(
         urls=tuple(api_url(url, APIS[api]) for url in urls),
@@ -421,4 +424,5 @@ def endpoint_of(
         connect_s=connect_s,
         ca=ca,
         insecure=insecure,
+        metrics_urls=tuple(map(metrics_url, metrics_urls)),
     )

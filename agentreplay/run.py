@@ -25,11 +25,12 @@ from agentreplay.client.endpoint import (
     Endpoint,
     api_url,
     is_secret,
+    metrics_pages,
     open_client,
     shown,
 )
 from agentreplay.client.machine import allow_files, cautions
-from agentreplay.client.server_metrics import CacheCounters, cache_counters
+from agentreplay.client.server_metrics import Scrape
 from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.errors import (
     EXIT_INVALID,
@@ -269,7 +270,8 @@ async def _run(
                 ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
                 health: ClientHealth | None = None
                 draws: Draws | None = None
-                before = cache = fleet = None
+                fleet: Fleet | None = None
+                scrape: Scrape | None = None
                 with signals.anew():
                     if crew.workers > 1:
                         links = await stack.enter_async_context(processes(crew.workers))
@@ -292,15 +294,17 @@ async def _run(
                     share = Share(trace, plan, endpoint, known, range(plan.users))
                     if fleet is not None:
                         await fleet.prepare(share)
-                    before = await _read_counters(endpoint)
+                    scrape = await stack.enter_async_context(
+                        Scrape(endpoint, writer.append_reading)
+                    )
+                    await scrape.read()
                     with show(manifest) if show else nullcontext() as view:
                         ending, health = await _play(
-                            fleet or share, draws, writer, signals, manifest, view
+                            fleet or share, draws, writer, signals, manifest, view, scrape
                         )
                 with signals.anew():
-                    if before is not None and endpoint is not None:
-                        after = await _read_counters(endpoint)
-                        cache = after.since(before) if after else None
+                    if scrape is not None:
+                        await scrape.settle()
                     await digest.done.wait()
                 for done in fleet.done if fleet else ():
                     trace.learn(done.skipped, done.notes)
@@ -311,7 +315,6 @@ async def _run(
                     "skipped": trace.skipped,
                     "notes": {path: dict(notes) for path, notes in trace.notes.items()},
                     "fit": draws.facts() if draws else None,
-                    "server_cache": asdict(cache) | {"share": cache.share} if cache else None,
                     "workers": fleet.facts() if fleet else [],
                 }
                 writer.end(ending, health, facts)
@@ -414,6 +417,7 @@ async def _play(
     signals: _Signals,
     manifest: dict[str, Any],
     view: View | None,
+    scrape: Scrape,
 ) -> tuple[Ending, ClientHealth]:
     """Play all of a run, in this process or by workers, and keep what comes."""
     origin_ns, origin_unix_ns = time.monotonic_ns(), time.time_ns()
@@ -449,6 +453,7 @@ async def _play(
     player = what if isinstance(what, Fleet) else Player(what, draws, clock, on_record)
     signals.player = player
     async with anyio.create_task_group() as beside:
+        beside.start_soon(scrape.run, origin_ns)
         beside.start_soon(keep)
         beside.start_soon(look)
         if isinstance(player, Fleet):
@@ -475,11 +480,6 @@ class _Digest:
         except OSError:
             pass
         self.done.set()
-
-
-async def _read_counters(endpoint: Endpoint) -> CacheCounters | None:
-    async with open_client(endpoint, time.monotonic_ns) as client:
-        return await cache_counters(client, endpoint)
 
 
 def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplayError]:
@@ -519,6 +519,7 @@ def _described(endpoint: Endpoint, known: Calibration) -> dict[str, Any]:
     dialect = known.dialect
     return {
         "urls": list(map(shown, endpoint.urls)),
+        "metrics_urls": list(map(shown, metrics_pages(endpoint))),
         "api": endpoint.api.name,
         "model": dialect.model,
         "fields": {

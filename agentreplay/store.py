@@ -2,6 +2,7 @@
 
     run.json       what was to be done: plan, endpoint, trace files; written first
     records.jsonl  one Record a line, as they come
+    server.jsonl   one Reading of the server's metrics a line, as they come
     end.json       how it ended, and how the client kept up
     summary.json   what it came to; can be made again from the others
     aiperf_artifacts/, aiperf/
@@ -26,6 +27,7 @@ from agentreplay.metrics.cost import Money, Prices, money_of
 from agentreplay.metrics.gate import gate
 from agentreplay.metrics.goodput import request_limit
 from agentreplay.metrics.record import Failure, Record, Request
+from agentreplay.metrics.server import Reading
 from agentreplay.metrics.summary import ClientHealth, Summary, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
@@ -37,6 +39,7 @@ EXPORTS = {"inferencex": "aiperf_artifacts", "aiperf": "aiperf"}
 """Folders of what is written for other programs, each of which looks for files of fixed names."""
 
 _MANIFEST, _RECORDS, _END, _SUMMARY = "run.json", "records.jsonl", "end.json", "summary.json"
+_SERVER = "server.jsonl"
 _SWEEP = "sweep.json"
 
 
@@ -55,6 +58,7 @@ class RunWriter:
             path.mkdir(parents=True, exist_ok=True)
             self.describe(manifest)
             self._records: IO[bytes] = (path / _RECORDS).open("wb", buffering=1 << 20)
+            self._server: IO[bytes] = (path / _SERVER).open("wb", buffering=0)
         except OSError as error:
             raise AgentReplayError(f"{path}: can't write there: {error.strerror}") from None
 
@@ -70,6 +74,10 @@ class RunWriter:
         """Keep records that are lines of `record_line` already."""
         self._records.write(lines)
 
+    def append_reading(self, reading: Reading) -> None:
+        """Keep what the server said of itself."""
+        self._server.write(orjson.dumps(reading, option=orjson.OPT_APPEND_NEWLINE))
+
     def flush(self) -> None:
         """Hand what was appended to the operating system."""
         self._records.flush()
@@ -81,8 +89,9 @@ class RunWriter:
         _write(self.path / _END, {"ending": asdict(ending), "client": health_value, **facts})
 
     def close(self) -> None:
-        """Flush and close the records."""
+        """Flush and close records and readings."""
         self._records.close()
+        self._server.close()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -98,9 +107,7 @@ def record_line(record: Record) -> bytes:
 
 def records_of(lines: Iterable[bytes]) -> Iterator[Record]:
     """The records that stand in lines of a run directory; one that was cut off is left out."""
-    for line in lines:
-        if line.endswith(b"\n"):
-            yield _record(orjson.loads(line))
+    return map(_record, _values(lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +145,11 @@ class Run:
 
     def records(self) -> Iterator[Record]:
         """The records, as a stream; a line that was cut off is left out."""
-        try:
-            with (self.path / _RECORDS).open("rb") as file:
-                yield from records_of(file)
-        except FileNotFoundError:
-            return
+        return map(_record, _values(_lines(self.path / _RECORDS)))
+
+    def server(self) -> Iterator[Reading]:
+        """What the server said of itself, in order of time; nothing in runs of older versions."""
+        return (Reading(**value) for value in _values(_lines(self.path / _SERVER)))
 
     def summary(self) -> Summary:
         """Compute every metric from the records."""
@@ -160,6 +167,7 @@ class Run:
             self.goodput,
             self.money,
             tuple(self.facts.get("workers", ())),
+            self.server(),
         )
 
     def _cut_off(self) -> Ending:
@@ -295,6 +303,20 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
     draft = path.with_suffix(".tmp")
     draft.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     draft.replace(path)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file; none where it isn't there."""
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except FileNotFoundError:
+        return
+
+
+def _values(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The object of each line; one that was cut off is left out."""
+    return (orjson.loads(line) for line in lines if line.endswith(b"\n"))
 
 
 def _plan(value: dict[str, Any]) -> Plan:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 import anyio
@@ -34,7 +34,7 @@ BODY_BYTES = 65_536
 """So much of a refusal is read."""
 
 PAGE_BYTES = 16 << 20
-"""No list of models and no page of metrics is longer."""
+"""No list of models is longer."""
 
 ANTHROPIC_VERSION = "2023-06-01"
 """The messages API is asked for with the version of its form."""
@@ -53,6 +53,7 @@ class Endpoint:
 
     Attributes:
         urls: Full addresses of the API; with several, each play of a session keeps to one.
+        metrics_urls: Where the server's metrics are; none for /metrics on the hosts of `urls`.
         api: The API to speak.
         model: The model to ask for; None to take the first that the server lists.
         api_key: Sent as a bearer token (and, with Anthropic's API, in its own header); never
@@ -83,6 +84,7 @@ class Endpoint:
     connect_s: float = CONNECT_S
     ca: str | None = None
     insecure: bool = False
+    metrics_urls: tuple[str, ...] = ()
 
     def mask(self, text: str) -> str:
         """*text* without what nobody must read; servers repeat keys that they refuse."""
@@ -95,7 +97,7 @@ class Endpoint:
         found = [value for _, value in self.headers]
         found += [value.removeprefix("Bearer ") for value in found]
         found.append(self.api_key or "")
-        for url in self.urls:
+        for url in (*self.urls, *self.metrics_urls):
             parts = urlsplit(url)
             for pair in parts.query.split("&"):
                 name, _, value = pair.partition("=")
@@ -114,17 +116,39 @@ def api_url(url: str, api: Api = chat.API) -> str:
     Raises:
         AgentReplayError: it is no http or https address.
     """
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise AgentReplayError(f"{url!r} is no address: write it as http://host:port or .../v1")
+    parts = _parts(url, "http://host:port or .../v1")
     path = _base(parts.path.rstrip("/"))
     if not path.endswith("/v1") and path == parts.path.rstrip("/"):
         path += "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path + api.path, parts.query, ""))
+
+
+def metrics_url(url: str) -> str:
+    """The full address of a page of metrics, from a host or that address.
+
+    Raises:
+        AgentReplayError: it is no http or https address.
+    """
+    parts = _parts(url, "http://host:port or .../metrics")
+    path = parts.path if parts.path.strip("/") else "/metrics"
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+def metrics_pages(endpoint: Endpoint) -> list[str]:
+    """The full addresses of the metrics of an endpoint, each once."""
+    hosts = [urlunsplit((*urlsplit(url)[:2], "/metrics", "", "")) for url in endpoint.urls]
+    return list(dict.fromkeys(endpoint.metrics_urls or hosts))
+
+
+def _parts(url: str, form: str) -> SplitResult:
+    """The parts of an http or https address, which may lack its scheme."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass  # as a port that is no number
+    raise AgentReplayError(f"{url!r} is no address: write it as {form}")
 
 
 def beside(url: str, path: str) -> str:
@@ -273,19 +297,24 @@ def _seconds_until(after: str) -> float | None:
         return None
 
 
-async def page(client: httpx.AsyncClient, url: str | httpx.URL) -> tuple[httpx.Response, bytes]:
+async def page(
+    client: httpx.AsyncClient,
+    url: str | httpx.URL,
+    within_s: float = CONNECT_S,
+    longest: int = PAGE_BYTES,
+) -> tuple[httpx.Response, bytes]:
     """What stands at an address beside the API, and its body.
 
     Raises:
-        httpx.HTTPError: it did not come whole within some seconds, or is too long for a page.
+        httpx.HTTPError: it did not come whole within *within_s*, or has *longest* bytes or more.
     """
-    with anyio.move_on_after(CONNECT_S):
-        async with client.stream("GET", url, timeout=CONNECT_S) as response:
-            body = await _first_bytes(response, PAGE_BYTES)
-        if len(body) < PAGE_BYTES:
+    with anyio.move_on_after(within_s):
+        async with client.stream("GET", url, timeout=within_s) as response:
+            body = await _first_bytes(response, longest)
+        if len(body) < longest:
             return response, body
-        raise httpx.ReadError(f"a page of over {PAGE_BYTES >> 20} MB")
-    raise httpx.ReadTimeout(f"no whole answer within {CONNECT_S:g} s")
+        raise httpx.ReadError(f"a page of over {longest >> 20} MB")
+    raise httpx.ReadTimeout(f"no whole answer within {within_s:g} s")
 
 
 async def _first_bytes(response: httpx.Response, limit: int) -> bytes:

@@ -19,6 +19,7 @@ from agentreplay.metrics.distribution import Distribution, distribution
 from agentreplay.metrics.fidelity import Found
 from agentreplay.metrics.goodput import Goodput
 from agentreplay.metrics.record import Record, input_tokens, reused_tokens
+from agentreplay.metrics.server import Answered
 from agentreplay.metrics.window import Window
 
 GAPS_KEPT = 1_000_000
@@ -201,6 +202,7 @@ class Collector:
         gaps: Pooled gaps between chunks.
         goodput: How many requests keep within the limits on single ones.
         found: What the server found of each prompt, where it says so.
+        answered: What the answers say of tokens, of every request.
         cut_s: Seconds by which waits were cut.
         busy_s: Seconds that were waited for a busy server.
         tree_skips: How often, and by how many seconds in all, what waited in a session was moved
@@ -235,6 +237,7 @@ class Collector:
         self.flights: list[tuple[int, int]] = []
         self.gaps = _Gaps()
         self.found: list[Found] = []
+        self.answered = Answered()
         self.cut_s = 0.0
         self.busy_s = 0.0
         self.tree_skips = self.idle_skips = (0, 0.0)
@@ -256,6 +259,7 @@ class Collector:
     def add(self, record: Record) -> None:
         """Take a record."""
         request, error = record.request, record.error
+        self.answered.add(record)
         if record.retry_s is not None:
             self._add_refusal(record, record.retry_s)
             return

@@ -21,6 +21,7 @@ from agentreplay.metrics.distribution import (
 )
 from agentreplay.metrics.fidelity import Shortfalls, shortfalls
 from agentreplay.metrics.record import Record
+from agentreplay.metrics.server import Reading, Server, server_of
 from agentreplay.metrics.verdict import Circumstances, Limits, Verdict, judge
 from agentreplay.metrics.window import Ending, Window
 from agentreplay.plan import Plan
@@ -151,6 +152,7 @@ class Summary:
         tree_skips: Idle time of single sessions that was skipped (`Plan.max_tree_idle_s`).
         idle_skips: Idle time of all together that was skipped (`Plan.max_idle_s`).
         plays: What came of each play, in order of lane and visit.
+        server: What the server's metrics say; None where they were never read.
     """
 
     verdict: Verdict
@@ -169,6 +171,7 @@ class Summary:
     tree_skips: Skips
     idle_skips: Skips
     plays: tuple[PlayResult, ...]
+    server: Server | None = None
 
 
 def summarize(
@@ -181,6 +184,7 @@ def summarize(
     goodput: tuple[Condition, ...] = (),
     money: Money | None = None,
     workers: tuple[Mapping[str, Any], ...] = (),
+    readings: Iterable[Reading] = (),
 ) -> Summary:
     """Compute everything from a run's records, in any order.
 
@@ -194,12 +198,14 @@ def summarize(
         goodput: Limits on single requests.
         money: What makes money of its figures, where known.
         workers: Where several processes played it, each as end.json says.
+        readings: What the server said of itself, in order of time.
     """
     span, money = Window.of(ending), money or Money()
     sums = Collector(span, goodput, money.prices)
     for record in records:
         sums.add(record)
     metrics = _metrics(sums, plan, span, health, money)
+    server = server_of(readings, span, ending.done_ns, sums.answered)
     about = Circumstances(
         ended=ending.reason,
         window_s=span.seconds,
@@ -212,6 +218,7 @@ def summarize(
         overrides=plan.overrides,
         max_cost=plan.max_cost,
         lost_workers=_lost(workers, plan.users),
+        server=server,
     )
     return Summary(
         verdict=judge(metrics, about, limits or Limits()),
@@ -236,6 +243,7 @@ def summarize(
             _play_result(*key, visit, sums.play_dollars.get(key, 0.0) if money.prices else None)
             for key, visit in sorted(sums.visits.items())
         ),
+        server=server,
     )
 
 

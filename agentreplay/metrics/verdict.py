@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from agentreplay.metrics.server import Count, Server
+
+COUNTS_DIFFER = 0.01
+"""Of so many of our tokens the server may count more or fewer without a warning."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -93,6 +98,7 @@ class Circumstances:
         overrides: In what the plan differs from the scenario that it names.
         max_cost: Dollars at which the run was to stop; None for no limit.
         lost_workers: Which of several processes were lost, in words; "" where none was.
+        server: What the server's metrics say; None where they were never read.
     """
 
     ended: str
@@ -106,6 +112,7 @@ class Circumstances:
     overrides: tuple[str, ...] = ()
     max_cost: float | None = None
     lost_workers: str = ""
+    server: Server | None = None
 
 
 def judge(metrics: dict[str, Any], about: Circumstances, limits: Limits) -> Verdict:
@@ -159,6 +166,8 @@ def judge(metrics: dict[str, Any], about: Circumstances, limits: Limits) -> Verd
             f"the run was stopped when another call would have cost over $ {about.max_cost:,.10g}"
         )
         warnings.append(Reason("cost_limit", what))
+    if about.server is not None:
+        _judge_server(warnings, about.server)
     return Verdict(not reasons, tuple(reasons), tuple(warnings))
 
 
@@ -183,6 +192,33 @@ def _judge_failures(
     if about.ended != "interrupted":
         what = "of requests were cut at the drain limit"
         _over(reasons, "cut_short", cancelled, limits.cancelled_rate, what)
+
+
+def _judge_server(warnings: list[Reason], server: Server) -> None:
+    if server.drafts:
+        drafted, share = server.drafted_tokens, server.draft_acceptance
+        tokens = "tokens" if drafted is None else f"{drafted:,} tokens"
+        accepted = "" if share is None else f" and accepted {share:.1%} of them"
+        what = (
+            f"the server drafted {tokens} by speculative decoding{accepted}: the words of a replay "
+            "are drawn at random, so its speed here is not its speed on real text"
+        )
+        warnings.append(Reason("speculative_on_synthetic_text", what))
+    counts = (("input", server.prompt), ("output", server.generated))
+    differ = [text for name, count in counts if (text := _differ(name, count))]
+    if differ and not server.estimated:
+        warnings.append(Reason("server_counts_differ", differ[0]))
+
+
+def _differ(name: str, count: Count) -> str | None:
+    """Words about counts of the server that its answers don't account for."""
+    ours, more = count.ours, count.unexplained
+    if ours is None or abs(more) <= COUNTS_DIFFER * ours:
+        return None
+    text = f"the server counted {count.server:,} {name} tokens, its answers to this run {ours:,}"
+    if more > 0:
+        return f"{text}: someone else used it meanwhile, or something between sent requests again"
+    return f"{text}: its metrics are not those of all servers that answered"
 
 
 def _over(reasons: list[Reason], name: str, value: float | None, limit: float, what: str) -> None:

@@ -152,7 +152,7 @@ def figures(value: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"median; P95 {as_duration(ttft['p95'])}, P99 {as_duration(ttft['p99'])}",
         ),
         ("Prompt lengths", _off(metrics["isl_error"]["p50"]), _lengths(metrics)),
-        ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse, value["server_cache"])),
+        ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse, value["server"])),
     ]
     if limits := value["goodput_limits"]:
         kept = f"of all requests, failed ones too, kept {' and '.join(limits)}"
@@ -166,6 +166,7 @@ def figures(value: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"{requests['warmup']} before the window",
         ),
         ("Sessions", f"{sessions['completed']:,} whole", _sessions(sessions)),
+        *_server_rows(value["server"]),
         *money_rows(value),
     ]
     if warmup := value["warmup"]:
@@ -208,9 +209,46 @@ def _warmup(warmup: dict[str, Any]) -> str:
     return said
 
 
-def _reuse(reuse: dict[str, float | None], counted: dict[str, float] | None) -> str:
-    if reuse["server"] is None and counted:
-        return f"possible; by its metrics the server found {as_percent(counted['share'])}"
+def _server_rows(server: dict[str, Any] | None) -> list[tuple[str, str, str]]:
+    """What the server's own metrics say, where they say something."""
+    rows: list[tuple[str, str, str]] = []
+    if server is None:
+        return rows
+    waiting, running, held = (server[name] for name in ("waiting", "running", "kv_use"))
+    said = [f"mean, most {as_number(waiting['max'])}"] if waiting else []
+    if running:
+        said.append(f"running {as_number(running['mean'])}, most {as_number(running['max'])}")
+    if held:
+        said.append(f"KV cache {as_percent(held['mean'])}, most {as_percent(held['max'])}")
+    if server["preemptions"] is not None:
+        said.append(f"{server['preemptions']:,} preemptions")
+    if said:
+        queue = f"{as_number(waiting['mean'])} waiting" if waiting else ABSENT
+        rows.append(("Server queue", queue, "; ".join(said)))
+    counts = [
+        f"{server[name]['server']:,} {title}{_ours(server[name])}"
+        for name, title in (("prompt", "input"), ("generated", "output"), ("cached", "cached"))
+        if server[name]["server"] is not None
+    ]
+    if counts:
+        first, _, of = counts[0].partition(" ")
+        rows.append(("Server counts", first, "; ".join([of, *counts[1:]])))
+    return rows
+
+
+def _ours(count: dict[str, Any]) -> str:
+    """Our count beside the server's."""
+    if count["ours"] is None:
+        return ""
+    more = ""
+    if count["open"] and count["server"] != count["ours"]:
+        more = f" and up to {count['open']:,} of calls that were cut or failed"
+    return f" (ours {count['ours']:,}{more})"
+
+
+def _reuse(reuse: dict[str, float | None], server: dict[str, Any] | None) -> str:
+    if reuse["server"] is None and server and server["hit_share"] is not None:
+        return f"possible; by its metrics the server found {as_percent(server['hit_share'])}"
     if reuse["server"] is None:
         return "possible; the server does not report cached tokens"
     captured = reuse["captured"]
@@ -358,9 +396,23 @@ def _remarks(value: dict[str, Any]) -> list[str]:
             f"drawn tokens were left out: they don't fit a context of "
             f"{fit['context_tokens']:,} tokens (--fit {fit['policy']})."
         )
+    if server := value["server"]:
+        remarks += _server_remarks(server)
     for source, cause in list(trace["skipped"].items())[:5]:
         remarks.append(f"Skipped {source}: {cause}")
     remarks += [warning["text"] for warning in value["verdict"]["warnings"]]
+    return remarks
+
+
+def _server_remarks(server: dict[str, Any]) -> list[str]:
+    remarks = [
+        f"{source['url']} gave no metrics of the server {source['failed']:,} of "
+        f"{source['readings']:,} times: {source['error']}"
+        for source in server["sources"]
+        if source["failed"]
+    ]
+    if server["unchecked"] and any(each["readings"] > each["failed"] for each in server["sources"]):
+        remarks.append(f"What the server counted is not compared: {server['unchecked']}.")
     return remarks
 
 

@@ -56,7 +56,7 @@ def summary_value(
         "goodput_limits": manifest.get("goodput", []),
         "cautions": manifest.get("cautions", []),
         "fit": facts.get("fit"),
-        "server_cache": facts.get("server_cache"),
+        "server": asdict(summary.server) if summary.server else None,
         "money": manifest["money"],
         "plan": manifest["plan"],
         "endpoint": manifest["endpoint"],

@@ -122,10 +122,15 @@ class Engine:
     A step decodes one token for every running sequence, then spends the rest of its token budget
     on prompts, first come, first served; a prompt that doesn't fit is continued in the next step.
     A job waits for admission until its blocks fit, and everything behind it waits with it.
+
+    Attributes:
+        looked_up: Prompt tokens of all jobs admitted so far.
+        found: Those of them that were in the cache.
     """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+        self.looked_up = self.found = 0
         self._capacity = profile.kv_tokens // profile.block_size
         self._waiting: deque[Job] = deque()
         self._prefilling: Job | None = None
@@ -239,6 +244,8 @@ class Engine:
             del idle[block]
         job._named = len(hits)
         job.cached = job.prefilled = len(hits) * self.profile.block_size
+        self.looked_up += job.isl
+        self.found += job.cached
         return self._waiting.popleft()
 
     def _name(self, job: Job) -> None:

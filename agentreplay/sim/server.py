@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _STOP_S = 2.0
 _JSON = b"application/json"
 _EVENTS = b"text/event-stream; charset=utf-8"
+_METRICS = "text/plain; version=0.0.4"
 
 
 class Answer:
@@ -96,6 +97,7 @@ class SimServer:
         self._clock = clock
         self._answers: dict[Job, Answer] = {}
         self._numbers = 0
+        self._prompt_tokens = self._generated_tokens = 0
         self._work: anyio.Event | None = None
 
     async def run(self) -> None:
@@ -113,6 +115,9 @@ class SimServer:
             for job in step.gained:
                 if answer := self._answers.get(job):
                     answer.token()
+                    self._generated_tokens += 1
+                    if job.generated == 1:
+                        self._prompt_tokens += job.isl
 
     @contextmanager
     def answer(self, body: bytes) -> Iterator[Answer | chat.Refusal]:
@@ -144,6 +149,25 @@ class SimServer:
                 sink(self._clock(), part)
         return Reply(200, "text/event-stream", b"")
 
+    def metrics(self) -> bytes:
+        """The page of metrics, by the names of vLLM; a prompt counts with its first token."""
+        engine, capacity = self.engine, self.profile.kv_tokens
+        page = [
+            ("num_requests_running", "gauge", engine.running),
+            ("num_requests_waiting", "gauge", engine.waiting),
+            ("kv_cache_usage_perc", "gauge", engine.held_tokens / capacity),
+            ("prefix_cache_queries_total", "counter", engine.looked_up),
+            ("prefix_cache_hits_total", "counter", engine.found),
+            ("num_preemptions_total", "counter", 0),
+            ("prompt_tokens_total", "counter", self._prompt_tokens),
+            ("generation_tokens_total", "counter", self._generated_tokens),
+        ]
+        labels = f'engine="0",model_name="sim-{self.profile.name}"'
+        return "".join(
+            f"# TYPE vllm:{name} {kind}\nvllm:{name}{{{labels}}} {value}\n"
+            for name, kind, value in page
+        ).encode()
+
     def app(self) -> Starlette:
         """The server as an ASGI application."""
         # Here, because virtual time needs none of it, and it takes its time to load.
@@ -161,6 +185,9 @@ class SimServer:
         async def health(request: Request) -> Response:
             return PlainTextResponse("", headers=simulated)
 
+        async def metrics(request: Request) -> Response:
+            return Response(self.metrics(), media_type=_METRICS, headers=simulated)
+
         async def models(request: Request) -> Response:
             body = chat.models(self.profile)
             return Response(body, media_type="application/json", headers=simulated)
@@ -174,6 +201,7 @@ class SimServer:
             routes=[
                 Route("/", root),
                 Route("/health", health),
+                Route("/metrics", metrics),
                 Route("/v1/models", models),
                 Route("/v1/chat/completions", _Completions(self), methods=["POST"]),
             ],
