@@ -19,6 +19,7 @@ from agentreplay.client.stream import Stream
 from agentreplay.errors import TraceError
 from agentreplay.metrics.cost import Spending, billed, expected
 from agentreplay.metrics.record import Record, Request
+from agentreplay.metrics.summary import ClientHealth
 from agentreplay.metrics.window import Ending, Reason
 from agentreplay.opening import Opening, opening, timetable
 from agentreplay.plan import Plan, Visit
@@ -56,6 +57,8 @@ class Progress:
         in_flight: Requests sent and not ended.
         warmup_total: Calls of one token that the warm-up has.
         warmup_left: Those of them that have not been sent.
+        health: How the measuring process keeps up, of several the worst; None where it isn't
+            looked at.
     """
 
     opened_ns: int | None = None
@@ -63,6 +66,7 @@ class Progress:
     in_flight: int = 0
     warmup_total: int = 0
     warmup_left: int = 0
+    health: ClientHealth | None = None
 
 
 class Replay:

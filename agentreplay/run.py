@@ -44,6 +44,7 @@ from agentreplay.errors import (
 from agentreplay.metrics.condition import Condition
 from agentreplay.metrics.cost import Money
 from agentreplay.metrics.record import Record
+from agentreplay.metrics.server import Load
 from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
@@ -84,8 +85,9 @@ class View(Protocol):
     def take(self, record: Record) -> None:
         """A record has come."""
 
-    def show(self, now_ns: int, progress: Progress) -> None:
-        """How things stand, so long after the start of the run; a few times a second."""
+    def show(self, now_ns: int, progress: Progress, server: Load | None) -> None:
+        """How things stand so long after the start of the run, and how the server says that it
+        does, where known; a few times a second."""
 
 
 Show = Callable[[dict[str, Any]], AbstractContextManager[View]]
@@ -418,7 +420,7 @@ async def _play(
     manifest: dict[str, Any],
     view: View | None,
     scrape: Scrape,
-) -> tuple[Ending, ClientHealth]:
+) -> tuple[Ending, ClientHealth | None]:
     """Play all of a run, in this process or by workers, and keep what comes."""
     origin_ns, origin_unix_ns = time.monotonic_ns(), time.time_ns()
     if isinstance(what, Fleet):
@@ -447,7 +449,7 @@ async def _play(
 
     async def look() -> None:
         while view is not None:
-            view.show(clock(), player.progress)
+            view.show(clock(), player.progress, scrape.latest)
             await anyio.sleep(VIEW_S)
 
     player = what if isinstance(what, Fleet) else Player(what, draws, clock, on_record)

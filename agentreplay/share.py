@@ -74,6 +74,7 @@ class Player:
     ) -> None:
         endpoint, failure = share.endpoint, share.known.failure
         self._clock = clock
+        self._watch: LoopWatch | None = None
         self._client = open_client(endpoint, clock)
 
         def on_record(record: Record) -> None:
@@ -98,7 +99,8 @@ class Player:
     @property
     def progress(self) -> Progress:
         """How far it is."""
-        return self._replay.progress
+        health = self._watch.health() if self._watch else None
+        return replace(self._replay.progress, health=health)
 
     def stop(self, reason: Reason, drain_s: float) -> None:
         """Send nothing more; cut what is still in flight after *drain_s*."""
@@ -110,7 +112,7 @@ class Player:
 
     async def play(self) -> tuple[Ending, ClientHealth]:
         """Play it to its end; how it ended, and how this process kept up."""
-        watch = LoopWatch(self._clock)
+        watch = self._watch = LoopWatch(self._clock)
         async with self._client, anyio.create_task_group() as beside:
             beside.start_soon(watch.run)
             ending = await self._replay.run()

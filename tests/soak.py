@@ -27,6 +27,7 @@ import httpx
 from agentreplay.client.endpoint import Endpoint, api_url
 from agentreplay.client.machine import LOOP
 from agentreplay.metrics.record import Record
+from agentreplay.metrics.server import Load
 from agentreplay.plan import Plan
 from agentreplay.replay import Progress
 from agentreplay.report.live import LiveView
@@ -97,8 +98,8 @@ class _Watching:
         self.live.take(record)
         self.watched.records += 1
 
-    def show(self, now_ns: int, progress: Progress) -> None:
-        self.live.show(now_ns, progress)
+    def show(self, now_ns: int, progress: Progress, server: Load | None) -> None:
+        self.live.show(now_ns, progress, server)
         if now_ns >= self.tenth_ns * (len(self.watched.held) + 1):
             self.watched.held.append((self.watched.records, resident_bytes()))
 

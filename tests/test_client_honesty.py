@@ -18,6 +18,7 @@ from virtually import chain
 
 from agentreplay.client.health import LoopWatch
 from agentreplay.metrics.record import Record
+from agentreplay.metrics.server import Load
 from agentreplay.metrics.summary import ClientHealth
 from agentreplay.plan import Plan
 from agentreplay.replay import Progress
@@ -74,7 +75,7 @@ def test_row_11_a_blocked_client_is_no_slow_server(tmp_path: Path) -> None:
         def take(self, record: Record) -> None:
             pass
 
-        def show(self, now_ns: int, progress: Progress) -> None:
+        def show(self, now_ns: int, progress: Progress, server: Load | None) -> None:
             self.looks += 1
             if self.looks % 4 == 0:
                 time.sleep(HELD_NS / 1e9)

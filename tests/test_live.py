@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace as changed
+from io import StringIO
 
 import anyio
 import pytest
 from records import record
+from rich.console import Console
 from virtually import chain, oracle, replay
 
 from agentreplay.metrics.record import Failure
+from agentreplay.metrics.server import Load
+from agentreplay.metrics.summary import ClientHealth
 from agentreplay.plan import Plan
 from agentreplay.replay import Progress, Replay
-from agentreplay.report.live import LiveView, Tally, how_far, line
+from agentreplay.report.live import LiveView, Tally, line, phase, screen
 from agentreplay.sim import virtual
 
 
@@ -46,19 +50,21 @@ def test_the_line_says_how_far_the_run_is() -> None:
     tally = Tally()
     tally.take(record([100, 1100], [1, 10]))
     shown = line(tally, 5_000_000_000, Progress(0, 8, 3), 60.0)
-    assert shown.startswith("5/60 s · 8 users · 3 in flight · 1 done")
+    assert shown.startswith(
+        "measuring 5/60 s · 8 users, 3 in flight · 22 tok/s total, 2 output · 1 done"
+    )
     assert "P90 10.0 tok/s/user" in shown
 
 
 @pytest.mark.parametrize(
     ("now_s", "opened_s", "duration_s", "words"),
     [
-        (5, 0, 60.0, "5/60 s"),
-        (5, 0, None, "5 s"),
+        (5, 0, 60.0, "measuring 5/60 s"),
+        (5, 0, None, "measuring 5 s"),
         (65, 0, 60.0, "draining 5 s"),
         (12, None, 60.0, "warming up 12 s · 83 of 655 calls left"),
         (12, 30, 60.0, "the window opens in 18 s"),
-        (35, 30, 60.0, "5/60 s"),
+        (35, 30, 60.0, "measuring 5/60 s"),
         (92, 30, 60.0, "draining 2 s"),
     ],
 )
@@ -67,7 +73,8 @@ def test_time_counts_from_the_opening_of_the_window(
 ) -> None:
     """Before it the line says what is waited for, after it how much of the duration is over."""
     opened_ns = None if opened_s is None else opened_s * 10**9
-    assert how_far(now_s * 10**9, Progress(opened_ns, 8, 3, 655, 83), duration_s) == words
+    said, _ = phase(now_s * 10**9, Progress(opened_ns, 8, 3, 655, 83), duration_s)
+    assert said == words
 
 
 def test_the_warmup_counts_for_nothing_but_its_failures() -> None:
@@ -77,7 +84,7 @@ def test_the_warmup_counts_for_nothing_but_its_failures() -> None:
     failed = record([], error=Failure("http_5xx", 500, "no"))
     for each in (warm, failed):
         tally.take(changed(each, request=changed(each.request, warmup=True)))
-    assert (tally.succeeded, tally.ttft_p50_s, tally.rates(2_000_000_000)) == (0, None, (0, 0))
+    assert (tally.succeeded, tally.ttft_s, tally.rates(2_000_000_000)) == (0, None, (0, 0))
     assert tally.failures == {"http_5xx": 1}
 
 
@@ -97,8 +104,50 @@ def test_a_run_shows_its_warmup(capsys: pytest.CaptureFixture[str]) -> None:
 
     replay(plan, sessions, oracle(sessions), beside=look)
     _, warming, measuring = capsys.readouterr().err.splitlines()
-    assert warming.startswith("warming up 11 s · 2 of 6 calls left · 2 users · 2 in flight")
-    assert measuring.startswith("10/30 s · 2 users")
+    assert warming.startswith("warming up 11 s · 2 of 6 calls left · 2 users, 2 in flight")
+    assert measuring.startswith("measuring 10/30 s · 2 users")
+
+
+def drawn(progress: Progress, tally: Tally, server: Load | None = None) -> list[str]:
+    """The screen in a terminal of 80 columns."""
+    console = Console(width=80, file=StringIO(), color_system=None)
+    console.print(screen(tally, 5_000_000_000, progress, 60.0, server))
+    assert isinstance(console.file, StringIO)
+    return [" ".join(each.split()) for each in console.file.getvalue().splitlines()]
+
+
+def test_the_screen_is_as_calm_with_a_thousand_users() -> None:
+    """It has the same lines for one user without an answer and for a thousand with failures."""
+    tally = Tally()
+    for n in range(1000):
+        tally.take(record([100, 1100 + n], [1, 10]))
+        tally.take(record([], error=Failure("http_5xx", 500, f"no {n} " + "and so on " * 50)))
+    health = ClientHealth(0.004, 0.03, (0.31, 0.52))
+    few = drawn(Progress(0, 1, 1), Tally())
+    many = drawn(Progress(0, 1000, 870, health=health), tally)
+    assert [each.partition(" ")[0] for each in few] == [each.partition(" ")[0] for each in many]
+    assert "users 1,000 users, 870 in flight" in many
+    assert any(each.startswith("failed 1,000 http_5xx: no 999 and so on") for each in many)
+    assert "client lag P99 0 ms · late 0.4 % of the time · CPU 52.0 %" in many
+    assert "failed none" in few
+
+
+def test_the_screen_shows_what_the_server_says() -> None:
+    """Its queue and the use of its KV cache, as far as it tells; and no line where it doesn't."""
+    known = drawn(Progress(0, 8, 3), Tally(), Load(running=3, waiting=14, kv_use=0.425))
+    assert "server 3 running · 14 waiting · KV 42.5 %" in known
+    part = drawn(Progress(0, 8, 3), Tally(), Load(running=3, waiting=None, kv_use=None))
+    assert "server 3 running" in part
+    assert not any(each.startswith("server") for each in drawn(Progress(0, 8, 3), Tally()))
+
+
+@pytest.mark.parametrize(
+    ("late", "is_said"), [(0.0, False), (0.009, False), (0.011, True), (0.5, True)]
+)
+def test_a_client_that_is_too_slow_is_told_in_the_line(late: float, is_said: bool) -> None:
+    """From where it would make the run invalid."""
+    shown = line(Tally(), 5_000_000_000, Progress(0, 8, 3, health=ClientHealth(late, 0, ())), 60.0)
+    assert ("CLIENT TOO SLOW" in shown) == is_said
 
 
 def test_nothing_measured_is_not_shown() -> None:

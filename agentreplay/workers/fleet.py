@@ -118,7 +118,7 @@ class Fleet:
 
     async def play(
         self, origin_ns: int, take: Callable[[bytes], None]
-    ) -> tuple[Ending, ClientHealth]:
+    ) -> tuple[Ending, ClientHealth | None]:
         """Let all begin at one instant, and wait until each has ended or is lost.
 
         Args:
@@ -129,7 +129,7 @@ class Fleet:
         async with anyio.create_task_group() as group:
             for member in self._members:
                 self._begin(group, member, origin_ns, take)
-        return self._ending(), self._health()
+        return self._ending(), _worst([done.health for done in self.done])
 
     def stop(self, reason: Reason, drain_s: float) -> None:
         """Send nothing more; cut what is still in flight after *drain_s*."""
@@ -145,6 +145,7 @@ class Fleet:
             opened_ns=max(opened, default=None),
             live_lanes=sum(progress.live_lanes for progress in each),
             in_flight=sum(progress.in_flight for progress in each),
+            health=_worst([progress.health for progress in each if progress.health is not None]),
         )
 
     @property
@@ -231,15 +232,17 @@ class Fleet:
             opened_ns=max(opened, default=None),
         )
 
-    def _health(self) -> ClientHealth:
-        """How all kept up: shares and delays of the one that did worst."""
-        each = [done.health for done in self.done]
-        shares = [health.loop_late_share for health in each if health.loop_late_share is not None]
-        return ClientHealth(
-            loop_late_share=max(shares, default=None),
-            loop_late_max_s=max((health.loop_late_max_s for health in each), default=0.0),
-            cpu_share=tuple(share for health in each for share in health.cpu_share),
-        )
+
+def _worst(each: Sequence[ClientHealth]) -> ClientHealth | None:
+    """How several processes kept up: shares and delays of the one that did worst."""
+    if not each:
+        return None
+    shares = [health.loop_late_share for health in each if health.loop_late_share is not None]
+    return ClientHealth(
+        loop_late_share=max(shares, default=None),
+        loop_late_max_s=max(health.loop_late_max_s for health in each),
+        cpu_share=tuple(share for health in each for share in health.cpu_share),
+    )
 
 
 async def _send_all(
