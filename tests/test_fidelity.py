@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from agentreplay.client.server_metrics import CacheCounters, counters
 from agentreplay.metrics.fidelity import Found, shortfalls
 
 
@@ -76,43 +73,3 @@ def test_what_others_are_computing_may_not_be_found() -> None:
     assert reasons(*calls) == [
         "sent while a prompt that begins alike may still have been computed, or evicted"
     ]
-
-
-VLLM = """\
-# HELP vllm:prefix_cache_queries_total Prefix cache queries, in tokens.
-# TYPE vllm:prefix_cache_queries_total counter
-vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 20000.0
-vllm:prefix_cache_queries_total{engine="1",model_name="tiny"} 823.0
-# TYPE vllm:prefix_cache_hits_total counter
-vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 12544.0
-vllm:prefix_cache_hits_total{engine="1",model_name="tiny"} 0.0
-"""
-
-LLAMACPP = """\
-# TYPE llamacpp:prompt_tokens_total counter
-llamacpp:prompt_tokens_total 900
-# TYPE llamacpp:prompt_tokens_cached_total counter
-llamacpp:prompt_tokens_cached_total 700
-"""
-
-
-@pytest.mark.parametrize(
-    ("page", "expected"),
-    [
-        (VLLM, CacheCounters(20823, 12544)),
-        (LLAMACPP, CacheCounters(1600, 700)),
-        ("", None),
-        ("# TYPE up gauge\nup 1\n", None),
-    ],
-)
-def test_counters_are_summed_over_engines(page: str, expected: CacheCounters | None) -> None:
-    """The known counters of a page, over all labels; None where there are none."""
-    assert counters(page) == expected
-
-
-def test_the_share_is_of_what_came_between() -> None:
-    """Two readings give what was looked up and found between them."""
-    between = CacheCounters(1000, 800).since(CacheCounters(600, 700))
-    assert between == CacheCounters(400, 100)
-    assert between.share == 0.25
-    assert CacheCounters(5, 5).since(CacheCounters(5, 5)).share is None

@@ -79,6 +79,40 @@ def test_answers_are_as_long_as_recorded(run: Run) -> None:
     assert [(r.request.osl, r.osl) for r in run.records() if r.osl != r.request.osl] == []
 
 
+def test_the_servers_metrics_say_what_its_usage_says(run: Run) -> None:
+    """Input, output and cached tokens by its counters are the sums over the answers."""
+    records, server = list(run.records()), run.summary().server
+    assert server is not None
+    assert server.unchecked is None
+    assert server.prompt.server == sum(record.isl or 0 for record in records)
+    assert server.generated.server == sum(record.osl or 0 for record in records)
+    assert server.cached.server == sum(record.cached or 0 for record in records)
+    assert server.running is not None
+    assert 1 <= server.running.max <= 2
+    assert not server.drafts
+
+
+def test_the_servers_metrics_account_for_calls_that_were_cut(
+    url: str, run: Run, tmp_path: Path
+) -> None:
+    """Of calls that are cut, llama.cpp counts what was answered, and no more than was asked."""
+    laptop = ROOT / "traces" / "laptop.jsonl"
+    agentreplay(
+        "run", laptop, "--url", url, "--users", "3", "--duration", "1s", "--drain", "0s",
+        "--timing", "none", "--out", tmp_path / "run", "--quiet",
+    )  # fmt: skip
+    summary = read_run(tmp_path / "run").summary()
+    server = summary.server
+    assert summary.metrics["requests"]["cancelled"] > 0
+    assert server is not None
+    assert server.unchecked is None
+    for count in (server.prompt, server.generated):
+        assert count.ours is not None
+        assert count.server is not None
+        assert count.ours <= count.server <= count.ours + count.open
+    assert "server_counts_differ" not in dict(summary.verdict.warnings)
+
+
 def test_the_server_finds_the_predicted_prefixes(run: Run) -> None:
     """Cached tokens are reported, and for 97 % of the calls within a block of the prediction."""
     records = list(run.records())

@@ -11,13 +11,19 @@ import anyio
 import httpx
 import orjson
 import pytest
+from virtually import SIM, chain, replay
 
 from agentreplay.client.calibrate import lone_request
-from agentreplay.client.stream import Reply, Stream
+from agentreplay.client.server_metrics import figures
+from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.errors import EndpointError
+from agentreplay.metrics.record import Record, Request
+from agentreplay.metrics.server import Answered
+from agentreplay.plan import Plan
 from agentreplay.sim import chat, virtual
 from agentreplay.sim.engine import PROFILES, Profile
 from agentreplay.sim.server import SimServer, embedded
+from agentreplay.trace.model import Session
 
 T = TypeVar("T")
 
@@ -34,6 +40,25 @@ TINY = Profile(
 )
 REQUEST = lone_request(0, 0, 0)
 MS = 1_000_000
+
+
+def metered(plan: Plan, sessions: list[Session], pages: list[bytes]) -> list[Record]:
+    """The records of a run in virtual time; *pages* takes the server's metrics after it."""
+    made: list[SimServer] = []
+
+    async def serve() -> None:
+        made.append(SimServer(replace(PROFILES["slow"], kv_tokens=262_144), virtual.clock))
+        try:
+            await made[0].run()
+        finally:
+            pages.append(made[0].metrics())
+
+    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+        while not made:
+            await anyio.sleep(0)
+        return await made[0].stream(request, body, sink)
+
+    return replay(plan, sessions, stream, dialect=SIM, server=serve).records
 
 
 def ask(words: int | list[dict[str, Any]], max_tokens: int | None, **more: object) -> bytes:
@@ -287,6 +312,50 @@ def test_a_cancelled_caller_cancels_its_job() -> None:
     assert simulate(main) == (82, False)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_its_metrics_count_what_its_answers_say(seed: int) -> None:
+    """After a run in which calls are cut in every phase, prompts and tokens are those that were
+    answered, to the token; what it looked up and found lies within what the cut calls leave open.
+    """
+    pages: list[bytes] = []
+    plan = Plan(users=24, duration_s=20.0, drain_s=0.0, timing="none", seed=seed)
+    sessions = [chain(n, 4, gap_s=0.0) for n in range(24)]
+    records = metered(plan, sessions, pages)
+    answered = Answered()
+    for each in records:
+        answered.add(each)
+    cut = [each for each in records if each.error is not None]
+    assert {each.first_token_ns is None for each in cut} == {True, False}
+    found = anyio.run(figures, pages[-1])
+    assert found["prompt_tokens"] == answered.prompt_tokens
+    assert found["generated_tokens"] == answered.generated_tokens
+    more = found["looked_up_tokens"] - answered.prompt_tokens
+    assert 0 <= more <= answered.open_prompt_tokens
+    assert answered.cached_tokens is not None
+    assert 0 <= found["found_tokens"] - answered.cached_tokens <= answered.open_cached_tokens
+    assert (found["running"], found["waiting"], found["kv_use"]) == (0, 0, 0.0)
+
+
+def test_its_metrics_show_the_load() -> None:
+    """While streams run and wait, the page says how many, and how full the memory is."""
+
+    async def main(server: SimServer) -> bytes:
+        with anyio.move_on_after(1.0):
+            async with anyio.create_task_group() as group:
+                for _ in range(6):
+                    group.start_soon(
+                        server.stream, REQUEST, ask(56, max_tokens=960), lambda *_: None
+                    )
+                await anyio.sleep(0.9)
+                page = server.metrics()
+        return page
+
+    found = anyio.run(figures, simulate(main))
+    # 64 prompt tokens and 960 more are 64 blocks of 256; equal prompts share their four.
+    assert (found["running"], found["waiting"]) == (4, 2)
+    assert found["kv_use"] == pytest.approx((64 + 3 * 60) * 16 / 4096)
+
+
 def test_a_disconnect_cancels_the_job() -> None:
     """Behind HTTP, a client that goes away leaves an idle engine."""
 
@@ -368,6 +437,9 @@ def test_it_speaks_http() -> None:
         about = await client.get("/")
         assert about.text.startswith("SIMULATED SERVER (demo)")
         health = await client.get("/health")
+        metrics = await client.get("/metrics")
+        assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert (await figures(metrics.content))["generated_tokens"] == 0
         stream = await client.post(path, content=ask(92, max_tokens=3))
         usage, done = events(stream.content)[-2:]
         assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (100, 3)
@@ -380,8 +452,8 @@ def test_it_speaks_http() -> None:
         bad = await client.post(path, content=b"{")
         assert bad.json()["error"]["code"] == 400
         nowhere, wrong = await client.get("/nowhere"), await client.get(path)
-        replies = [models, about, health, stream, answer, bad, nowhere, wrong]
-        assert [each.status_code for each in replies] == [200] * 5 + [400, 404, 405]
+        replies = [models, about, health, metrics, stream, answer, bad, nowhere, wrong]
+        assert [each.status_code for each in replies] == [200] * 6 + [400, 404, 405]
         assert {each.headers["x-simulated-server"] for each in replies} == {"demo"}
 
     over_http(main)

@@ -149,13 +149,36 @@ def test_the_server_finds_the_predicted_prefixes(run: tuple[str, Run]) -> None:
     assert len(off_by_more_than_a_block(read)) <= 0.01 * CALLS[name]
 
 
-def test_the_servers_counters_say_what_its_usage_says(run: tuple[str, Run]) -> None:
-    """Tokens looked up and found between start and end are the sums over the answers."""
+def test_the_servers_metrics_say_what_its_usage_says(run: tuple[str, Run]) -> None:
+    """Input, output and cached tokens by its counters are the sums over the answers."""
     read = run[1]
-    records = list(read.records())
-    counted = read.facts["server_cache"]
-    assert counted["looked_up"] == sum(record.isl or 0 for record in records)
-    assert counted["found"] == sum(record.cached or 0 for record in records)
+    records, server = list(read.records()), read.summary().server
+    assert server is not None
+    assert server.prompt.server == sum(record.isl or 0 for record in records)
+    assert server.generated.server == sum(record.osl or 0 for record in records)
+    assert server.cached.server == sum(record.cached or 0 for record in records)
+    assert (server.preemptions, server.drafts) == (0, False)
+
+
+def test_the_servers_metrics_account_for_calls_that_were_cut(
+    url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of calls that are cut at once, vLLM counts what was answered, and no more than was asked."""
+    out = tmp_path_factory.mktemp("cut") / "run"
+    agentreplay(
+        "run", LAPTOP, "--url", url, "--users", "6", "--duration", "3s", "--drain", "0s",
+        "--timing", "none", "--out", out, "--quiet",
+    )  # fmt: skip
+    summary = read_run(out).summary()
+    server = summary.server
+    assert summary.metrics["requests"]["cancelled"] > 0
+    assert server is not None
+    assert server.unchecked is None
+    for count in (server.prompt, server.generated, server.cached):
+        assert count.ours is not None
+        assert count.server is not None
+        assert count.ours <= count.server <= count.ours + count.open
+    assert "server_counts_differ" not in dict(summary.verdict.warnings)
 
 
 @pytest.fixture(scope="module", params=APIS)

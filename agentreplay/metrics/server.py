@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 
 from agentreplay.metrics.record import Record, input_tokens
 from agentreplay.metrics.window import Window
+
+MILLION = 1_000_000
+"""From here on six digits are not exact: each of two readings may be half of the last one off,
+together a hundred-thousandth."""
 
 UNSERVED = ("connect", "tls", "client")
 """Failures of requests that no server has seen."""
@@ -127,11 +132,13 @@ class Count:
         server: By its metrics; None where these don't say.
         ours: By its answers; None where these never say.
         open: So many more it may have counted for requests that were cut or failed.
+        rounding: What six digits of its counters can't tell; llama.cpp writes no more.
     """
 
     server: int | None
     ours: int | None
     open: int
+    rounding: int
 
     @property
     def unexplained(self) -> int:
@@ -140,7 +147,9 @@ class Count:
         if self.server is None or self.ours is None:
             return 0
         more = self.server - self.ours
-        return max(0, more - self.open) if more > 0 else more
+        if more > 0:
+            return max(0, more - self.open - self.rounding)
+        return min(0, more + self.rounding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +238,7 @@ def server_of(
         return None
     good = [[each for each in found if each.error is None] for found in by_url.values()]
     unchecked = _unchecked(good, done_ns)
-    whole = [_span(found, 0, done_ns) for found in good]
+    whole = [found[max(0, sum(each.at_ns <= 0 for each in found) - 1) :] for found in good]
     inside = [_span(found, window.open_ns, window.close_ns) for found in good]
     loads = _loads(good, window)
     lately = [
@@ -245,7 +254,9 @@ def server_of(
     drafted_whole = _grown(whole, "drafted_tokens")
 
     def count(name: str, ours: int | None, still_open: int) -> Count:
-        return Count(None if unchecked else _grown(whole, name), ours, still_open)
+        last = sum(values[-1] for found in whole if found and (values := _values(found, name)))
+        rounding = ceil(last / 100_000) if last >= MILLION else 0
+        return Count(None if unchecked else _grown(whole, name), ours, still_open, rounding)
 
     return Server(
         sources=tuple(_source(url, found) for url, found in by_url.items()),
