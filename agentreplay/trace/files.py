@@ -6,16 +6,16 @@ What a file is packed with is seen from its first bytes, never from its name.
 from __future__ import annotations
 
 import glob
+import os
 import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, BytesIO, FileIO, RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from agentreplay.errors import TraceError
 
@@ -37,33 +37,53 @@ _BESIDE = frozenset(
 
 STDIN = Path("-")
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _MAGIC_BYTES = 4
 
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)  # which Windows needs
+
 DAMAGED = (EOFError, zlib.error, zipfile.BadZipFile)
 """What reading a damaged or cut packed file raises, after all that could be unpacked."""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     """A file with traces: on disk, a member of an archive, or standard input.
 
+    A tuple of plain values, since a folder may hold ten thousand of them.
+
     Attributes:
-        path: Its name for people; of a member, the archive's path and the member's name.
-        on_disk: The file to open; None for standard input.
+        source: Where it lies on the disk, the archive of a member too; `-` for standard input.
         member: The name of a member of a zip archive.
-        data: What came through standard input.
+        data: What came through standard input; None for what lies on the disk.
         named: It was named itself and not found in a folder.
     """
 
-    path: Path
-    on_disk: Path | None
+    source: str
     member: str | None = None
-    data: bytes = b""
+    data: bytes | None = None
     named: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Its name for people; of a member, the archive's path and the member's name."""
+        path = Path(self.source)
+        return path if self.member is None else path / self.member.lstrip("/")
+
+    def head(self, most: int) -> bytes:
+        """The first bytes on the disk, at *most* so many; none where it can't be opened."""
+        try:
+            opened = os.open(self.source, _READ)
+        except OSError:
+            return b""  # told when it is read
+        try:
+            return os.read(opened, most)
+        except OSError:
+            return b""
+        finally:
+            os.close(opened)
 
     @contextmanager
     def open(self, ahead_bytes: int = DEFAULT_BUFFER_SIZE) -> Iterator[BinaryIO]:
@@ -83,8 +103,8 @@ class File:
                 stream = stack.enter_context(BufferedReader(layers[-1]))
             if magic.startswith(_UTF16):
                 stream = _buffered(stream.read().decode("utf-16", "replace").encode())
-            if stream.peek(len(_BOM)).startswith(_BOM):
-                stream.read(len(_BOM))
+            if stream.peek(len(BOM)).startswith(BOM):
+                stream.read(len(BOM))
             yield stream
             if any(layer.damaged for layer in layers):
                 raise EOFError("packed data that is damaged or ends early")
@@ -95,14 +115,13 @@ class File:
         Raises:
             OSError: it can't be read any more.
         """
-        assert self.on_disk is not None
-        with open(self.on_disk, "rb", buffering=0) as stream:
+        with open(self.source, "rb", buffering=0) as stream:
             stream.seek(offset)
             return stream.read(length)
 
     def is_plain(self) -> bool:
         """Whether the bytes on the disk are the content, so that offsets mean something."""
-        if self.on_disk is None or self.member is not None:
+        if self.data is not None or self.member is not None:
             return False
         with ExitStack() as stack:
             return not _magic(self._packed(stack)).startswith((_GZIP, _ZSTD, *_UTF16))
@@ -113,26 +132,24 @@ class File:
             with ExitStack() as stack:
                 if _magic(self._packed(stack)) not in _ZIP:
                     return [self]
-            with zipfile.ZipFile(self._source()) as archive:
-                names = [name for name in archive.namelist() if is_trace_name(Path(name))]
+            with zipfile.ZipFile(self._archive()) as archive:
+                names = [name for name in archive.namelist() if is_trace_name(Path(name).name)]
         except zipfile.BadZipFile as error:
             raise TraceError(f"{self.path}: broken archive: {error}") from None
         if not names:
             raise TraceError(f"{self.path}: no trace files in the archive")
-        return [
-            replace(self, path=self.path / name.lstrip("/"), member=name) for name in sorted(names)
-        ]
+        return [self._replace(member=name) for name in sorted(names)]
 
-    def _source(self) -> Path | BytesIO:
-        return BytesIO(self.data) if self.on_disk is None else self.on_disk
+    def _archive(self) -> str | BytesIO:
+        return self.source if self.data is None else BytesIO(self.data)
 
     def _packed(self, stack: ExitStack, ahead_bytes: int = DEFAULT_BUFFER_SIZE) -> BufferedReader:
         try:
             if self.member is None:
-                if self.on_disk is None:
+                if self.data is not None:
                     return _buffered(self.data)
-                return stack.enter_context(BufferedReader(FileIO(self.on_disk), ahead_bytes))
-            archive = stack.enter_context(zipfile.ZipFile(self._source()))
+                return stack.enter_context(BufferedReader(FileIO(self.source), ahead_bytes))
+            archive = stack.enter_context(zipfile.ZipFile(self._archive()))
             member = stack.enter_context(archive.open(self.member))
             return stack.enter_context(BufferedReader(cast(RawIOBase, member)))
         except OSError as error:
@@ -213,34 +230,48 @@ def found(path: Path) -> list[File]:
     """
     if path == STDIN:
         try:
-            return [File(STDIN, None, data=sys.stdin.buffer.read(), named=True)]
+            return [File(str(STDIN), data=sys.stdin.buffer.read(), named=True)]
         except (AttributeError, OSError, ValueError):
             raise TraceError("-: standard input is closed") from None
     try:
         path = path.expanduser()
         if path.is_dir():
-            return _in_folder(path)
+            return list(_in_folder(path))
         if path.exists():
-            return [File(path, path, named=True)]
+            return [File(str(path), named=True)]
         matches = sorted(glob.glob(str(path), recursive=True))
     except (OSError, RuntimeError):  # too long a name, nobody's home
         matches = []
     if not matches:
         raise TraceError(f"{path}: no such file or folder")
-    files = []
+    files: list[File] = []
     for match in map(Path, matches):
-        files += _in_folder(match) if match.is_dir() else [File(match, match, named=True)]
+        files += _in_folder(match) if match.is_dir() else [File(str(match), named=True)]
     return files
 
 
-def is_trace_name(path: Path) -> bool:
+def is_trace_name(name: str) -> bool:
     """Whether a file in a folder may hold traces, by its name."""
-    if path.name in _BESIDE or path.name.endswith(".meta.json"):
+    if name in _BESIDE or name.endswith(".meta.json"):
         return False
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    return name.suffix in SUFFIXES
+    stem, suffix = os.path.splitext(name)
+    return (os.path.splitext(stem)[1] if suffix in PACKED else suffix) in SUFFIXES
 
 
-def _in_folder(folder: Path) -> list[File]:
-    paths = sorted(path for path in folder.rglob("*") if is_trace_name(path) and path.is_file())
-    return [File(path, path) for path in paths]
+def _in_folder(folder: Path) -> Iterator[File]:
+    """The files below a folder, in the order of their paths' parts; one listing for each folder.
+
+    Links to folders are not followed, what can't be listed is left out.
+    """
+    try:
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except PermissionError:
+        return
+    within = "" if folder == Path() else os.path.join(folder, "")
+    for entry in entries:
+        path = within + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _in_folder(Path(path))
+        elif is_trace_name(entry.name) and entry.is_file():
+            yield File(path)

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from agentreplay.errors import TraceError
 from agentreplay.trace import hub, recorded
 from agentreplay.trace.choice import Choice, Head
-from agentreplay.trace.files import SUFFIXES, File, found
+from agentreplay.trace.files import BOM, SUFFIXES, File, found
 from agentreplay.trace.formats import (
     arrivals,
     claude_code,
@@ -80,7 +81,7 @@ LOGS: dict[str, Any] = {
 FORMATS: dict[str, Any] = SESSIONS | LOGS
 """What can be read, by name."""
 
-_LINES = frozenset((".jsonl", ".ndjson"))
+_LINES = (".jsonl", ".ndjson")
 _SESSION_IN_HEAD = re.compile(
     rb'"(?:(?:block_size|agentreplay)"\s*:\s*\d|hash_id_scope"\s*:\s*"|requests"\s*:\s*\[)'
 )
@@ -92,8 +93,7 @@ class _UndecidedError(TraceError):
     """Two formats claim a file: the user is asked, since a wrong guess is worse."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where one session lies: a whole file, a span of one, or among what was kept of logs."""
 
     file: File
@@ -120,7 +120,6 @@ class TraceSet(Sequence[Session]):
     Attributes:
         paths: What was opened.
         choice: Which of the sessions found are in the set.
-        files: The files found on the disk, in order.
         formats: The format of each file (or member of an archive) that could be read, by path.
         strict: Whether what can't be read is an error instead of being skipped.
         skipped: Files and lines that could not be read so far, with the cause.
@@ -141,12 +140,12 @@ class TraceSet(Sequence[Session]):
         self.paths = tuple(paths)
         self.choice = choice or Choice()
         self.strict = strict
-        self.files: list[Path] = []
         self.formats: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
         self.left_out: Counter[str] = Counter()
         self.stdin: bytes | None = None
         self.revisions: dict[str, str] = {}
+        self._files: list[str] = []
         self._reading = reading
         self._form = form
         self._notes: dict[str, Notes] = {}
@@ -160,6 +159,11 @@ class TraceSet(Sequence[Session]):
                 self._draft_shared(index)
             drafts = [place.draft for place in self._places if place.draft is not None]
             recorded.relate(drafts, reading.gap_s)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files found on the disk, in order."""
+        return list(map(Path, self._files))
 
     @property
     def notes(self) -> dict[str, Notes]:
@@ -244,7 +248,7 @@ class TraceSet(Sequence[Session]):
         if self.left_out:
             why = ", ".join(f"{count} {reason}" for reason, count in self.left_out.items())
             return f"{named}: no session is left of {self.left_out.total()}: {why}"
-        if not self.files and self.stdin is None:
+        if not self._files and self.stdin is None:
             return f"{named}: no trace files (looked for {', '.join(sorted(SUFFIXES))})"
         source, cause = next(iter(self.skipped.items()), (named, self._why_empty()))
         more = f", and {len(self.skipped) - 1} more" if len(self.skipped) > 1 else ""
@@ -259,41 +263,52 @@ class TraceSet(Sequence[Session]):
         return "the file is empty"
 
     def _open(self) -> None:
+        """Find the files, and see what they are.
+
+        Of a file in a folder that holds one session only the head is looked at, so that ten
+        thousand of them cost little; one that was *named* is looked through.
+        """
         parts: dict[str, list[Any]] = {}
         for file in self._found():
-            try:
-                self._add(file, parts)
-            except _UndecidedError:
-                raise
-            except TraceError as error:
-                self._skip(str(file.path), error)
+            if not file.named and self._form is None and (head := _head_of_one_session(file)):
+                self._places.append(_Place(file, shares=_shares(head)))
+                continue
+            for member in self._members(file):
+                try:
+                    self._add(member, parts)
+                except _UndecidedError:
+                    raise
+                except TraceError as error:
+                    self._skip(str(member.path), error)
         for form, kept in parts.items():
             drafts = LOGS[form].drafts(kept, self._reading)
-            self._places += [
-                _Place(File(Path(draft.source), None), draft=draft, log=True) for draft in drafts
-            ]
+            self._places += [_Place(File(draft.source), draft=draft, log=True) for draft in drafts]
 
     def _found(self) -> Iterator[File]:
-        seen: set[Path] = set()
+        """Every file that is there, once."""
+        seen, here = set[str](), os.getcwd()
         for path in self.paths:
             if hub.is_address(path):
                 copy = hub.published(path)
                 self.revisions[f"hf://{copy.name}"] = copy.revision
                 path = copy.folder
             for file in found(path):
-                if file.on_disk is None and self.stdin is None:
-                    self.stdin = file.data
-                elif file.on_disk is None or file.on_disk.absolute() in seen:
+                where = os.path.join(here, file.source)
+                if where in seen:
                     continue
+                seen.add(where)
+                if file.data is None:
+                    self._files.append(file.source)
                 else:
-                    seen.add(file.on_disk.absolute())
-                    self.files.append(file.on_disk)
-                try:
-                    members = file.members()
-                except TraceError as error:
-                    self._skip(str(file.path), error)
-                    continue
-                yield from members
+                    self.stdin = file.data
+                yield file
+
+    def _members(self, file: File) -> list[File]:
+        try:
+            return file.members()
+        except TraceError as error:
+            self._skip(str(file.path), error)
+            return []
 
     def _skip(self, source: str, error: TraceError) -> None:
         if self.strict:
@@ -317,7 +332,7 @@ class TraceSet(Sequence[Session]):
             return  # told when it is asked for
         self.formats[str(place.file.path)] = "weka"
         self._noted(place.file).merge(notes)
-        self._places[index] = replace(place, draft=draft)
+        self._places[index] = place._replace(draft=draft)
 
     def _put_together(self, draft: Draft, log: bool) -> tuple[Session, Notes]:
         session, notes = recorded.session(draft, self._reading.gap_s)
@@ -328,14 +343,7 @@ class TraceSet(Sequence[Session]):
         return session, notes
 
     def _add(self, file: File, parts: dict[str, list[Any]]) -> None:
-        """See what a file holds, and note where its sessions lie or keep what its log says.
-
-        Of a file in a folder that holds one session only the head is looked at, so that ten
-        thousand of them cost little; one that was *named* is looked through.
-        """
-        if not file.named and self._form is None and (head := _head_of_one_session(file)):
-            self._places.append(_Place(file, shares=_shares(head)))
-            return
+        """See what a file holds, and note where its sessions lie or keep what its log says."""
         notes = self._noted(file)
         found, by_lines = records(file, notes)
         probed: list[tuple[int, Any]] = []
@@ -367,9 +375,9 @@ class TraceSet(Sequence[Session]):
                 form, session, noted = _session(value, place.source, self._form)
                 if form == "weka" and weka.is_global(value):
                     draft, noted = weka.draft(value, place.source)
-                    place = replace(place, draft=draft)
+                    place = place._replace(draft=draft)
                 else:
-                    place = replace(place, session=session)
+                    place = place._replace(session=session)
             except TraceError as error:
                 self._skip(place.source, error)
                 continue
@@ -483,10 +491,9 @@ def content_hash(trace: TraceSet, look: Callable[[], None] = lambda: None) -> st
 
 def _head_of_one_session(file: File) -> bytes:
     """The head of a file that shows one session and nothing else; nothing of other files."""
-    if file.path.suffix in _LINES or not file.is_plain():
+    if file.source.endswith(_LINES):
         return b""
-    with file.open() as stream:
-        head = stream.read(HEAD_BYTES)
+    head = file.head(HEAD_BYTES).removeprefix(BOM)
     if (
         head.lstrip()[:1] == b"{"
         and b"\n" not in head.rstrip()
@@ -498,7 +505,7 @@ def _head_of_one_session(file: File) -> bytes:
 
 def _shares(head: bytes) -> bool:
     """Whether the head of a session says that its block ids are common to a set."""
-    return _GLOBAL_IN_HEAD.search(head) is not None
+    return b'"global"' in head and _GLOBAL_IN_HEAD.search(head) is not None
 
 
 @contextmanager

@@ -50,9 +50,9 @@ def records(file: File, notes: Notes) -> tuple[Records, bool]:
     if head.startswith(PARQUET):
         return _streamed(file, notes, partial(parquet_rows, file.path)), False
     if head.startswith(SQLITE):
-        if file.on_disk is None or not file.is_plain():
+        if not file.is_plain():
             raise TraceError(f"{file.path}: a database can only be read as a file of its own")
-        return sqlite_rows(file.on_disk), False
+        return sqlite_rows(file.path), False
     if _TNETSTRING.match(head):
         return _streamed(file, notes, lambda stream: flows(stream.read())), False
     if not head.strip():
