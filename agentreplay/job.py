@@ -175,8 +175,8 @@ JOB = (
         cls=Section,
         section="Endpoint",
         multiple=True,
-        help="Endpoint: host, host/v1 or full path; several share the sessions. Without: a "
-        "simulated server.",
+        help="Endpoint: host, host/v1, full path, or unix:/path/of/socket; several share the "
+        "sessions. Without: a simulated server.",
     ),
     *options.ADDRESSED,
     click.option(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import anyio
 
+from agentreplay.client.arrivals import Arrivals
 from agentreplay.client.calibrate import Calibration
 from agentreplay.client.endpoint import Endpoint, http_stream, masked, open_client
 from agentreplay.client.health import LoopWatch
@@ -75,7 +76,8 @@ class Player:
         endpoint, failure = share.endpoint, share.known.failure
         self._clock = clock
         self._watch: LoopWatch | None = None
-        self._client = open_client(endpoint, clock)
+        self._arrivals = Arrivals(clock)
+        self._client = open_client(endpoint, clock, self._arrivals)
 
         def on_record(record: Record) -> None:
             if record.error is not None:
@@ -87,7 +89,7 @@ class Player:
             len(share.trace),
             draws.draw,
             share.known.dialect,
-            http_stream(self._client, endpoint, clock, share.plan.run_id),
+            http_stream(self._client, endpoint, self._arrivals.now, share.plan.run_id),
             clock,
             on_record,
             # Where the first requests failed already, one more is enough to show how.
@@ -99,7 +101,7 @@ class Player:
     @property
     def progress(self) -> Progress:
         """How far it is."""
-        health = self._watch.health() if self._watch else None
+        health = self._watch.health(self._arrivals) if self._watch else None
         return replace(self._replay.progress, health=health)
 
     def stop(self, reason: Reason, drain_s: float) -> None:
@@ -117,4 +119,4 @@ class Player:
             beside.start_soon(watch.run)
             ending = await self._replay.run()
             beside.cancel_scope.cancel()
-        return ending, watch.health()
+        return ending, watch.health(self._arrivals)

@@ -28,7 +28,7 @@ from agentreplay.metrics.gate import gate
 from agentreplay.metrics.goodput import request_limit
 from agentreplay.metrics.record import Failure, Record, Request
 from agentreplay.metrics.server import Reading
-from agentreplay.metrics.summary import ClientHealth, Summary, summarize
+from agentreplay.metrics.summary import ClientHealth, ClockStep, Summary, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
@@ -210,6 +210,7 @@ def read_run(path: Path) -> Run:
     ending, client = facts.pop("ending", None), facts.pop("client", None)
     if client:
         client["cpu_share"] = tuple(client["cpu_share"])
+        client["clock_steps"] = tuple(ClockStep(**each) for each in client.get("clock_steps", ()))
     plan = _plan(manifest["plan"])
     limits = Limits(**manifest["limits"])
     money = money_of(manifest.get("money"))

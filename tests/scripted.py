@@ -211,7 +211,7 @@ MODELS = Answer(body=json.dumps({"object": "list", "data": [{"id": MODEL}]}).enc
 
 
 class ScriptedServer:
-    """Listens on a port of 127.0.0.1 while its context is open.
+    """Listens on a port of 127.0.0.1, or on a unix socket, while its context is open.
 
     Attributes:
         requests: All requests so far.
@@ -224,9 +224,12 @@ class ScriptedServer:
         answer: Callable[[Request], Answer | None],
         *,
         ssl_context: ssl.SSLContext | None = None,
+        path: Path | None = None,
         greeting: bytes | None = None,
     ) -> None:
         """Where *answer* gives None, the server answers with a list of one model.
+
+        With a *path* it listens on a unix socket there.
 
         With a *greeting* nothing is answered: it is sent as soon as a connection is accepted, and
         no more.
@@ -236,6 +239,7 @@ class ScriptedServer:
         self.connections = 0
         self._answer = answer
         self._ssl_context = ssl_context
+        self._path = path
         self._greeting = greeting
         self._tasks: set[asyncio.Task[None]] = set()
         self._unused = asyncio.Event()
@@ -244,6 +248,8 @@ class ScriptedServer:
     @property
     def url(self) -> str:
         """Where it listens."""
+        if self._path is not None:
+            return f"unix:{self._path}"
         return f"{'https' if self._ssl_context else 'http'}://127.0.0.1:{self._port}"
 
     async def all_closed(self) -> None:
@@ -253,6 +259,9 @@ class ScriptedServer:
             await self._unused.wait()
 
     async def __aenter__(self) -> Self:
+        if self._path is not None:
+            self._server = await asyncio.start_unix_server(self._accept, self._path, backlog=1024)
+            return self
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", 0, backlog=1024, ssl=self._ssl_context
         )

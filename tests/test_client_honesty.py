@@ -16,6 +16,7 @@ import anyio
 import pytest
 from virtually import chain
 
+from agentreplay.client.arrivals import Arrivals
 from agentreplay.client.health import LoopWatch
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.server import Load
@@ -46,7 +47,7 @@ def watched(seconds: int, held_ns: int) -> ClientHealth:
                 await anyio.sleep(1 - held_ns / 1e9)
                 held += held_ns
             beside.cancel_scope.cancel()
-        return watch.health()
+        return watch.health(Arrivals(clock, kernel=False))
 
     return virtual.run(main)
 

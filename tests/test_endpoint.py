@@ -29,6 +29,11 @@ from agentreplay.wire.api import Api
         ("https://host/x/chat/completions", "https://host/x/chat/completions"),
         ("https://host/v1?version=1", "https://host/v1/chat/completions?version=1"),
         ("http://host/v1#part", "http://host/v1/chat/completions"),
+        ("unix:/run/x.sock", "unix://%2frun%2fx.sock/v1/chat/completions"),
+        ("unix:///run/x.sock", "unix://%2frun%2fx.sock/v1/chat/completions"),
+        ("unix:/run/X é:1.sock", "unix://%2frun%2f%58%20%c3%a9%3a1.sock/v1/chat/completions"),
+        ("unix:/run/x.sock:/v1", "unix://%2frun%2fx.sock/v1/chat/completions"),
+        ("unix:/run/x.sock:/a?b=1", "unix://%2frun%2fx.sock/a/v1/chat/completions?b=1"),
     ],
 )
 def test_api_url(given: str, url: str) -> None:
@@ -74,6 +79,8 @@ def test_every_api_has_its_address(api: Api) -> None:
         ("http://h/v1?sig=1&version=2021-01", "http://h/v1?sig=***&version=2021-01"),
         ("http://me:word@h:8000/v1", "http://h:8000/v1"),
         ("http://h/v1", "http://h/v1"),
+        ("unix://%2fa.sock/v1?api_key=abcdef", "unix:/a.sock:/v1?api_key=***"),
+        ("unix://%2fa.sock", "unix:/a.sock"),
     ],
 )
 def test_no_secret_of_an_address_is_told(given: str, told: str) -> None:

@@ -161,6 +161,28 @@ def test_no_stamp_precedes_the_sending(pieces: Literal["events", "bytes"]) -> No
         assert record.first_token_ns + (step_us + 1) * 1000 > at_ns
 
 
+def test_waiting_for_a_connection_is_before_the_sending() -> None:
+    """A request that others went before was not sent until it was its turn."""
+    now_ns = 0
+
+    async def held(request: Request, body: bytes, sink: Sink) -> Reply:
+        nonlocal now_ns
+        for _, event in GOOD:
+            assert isinstance(event, bytes)
+            now_ns += 10
+            sink(now_ns, event)
+        return Reply(200, "text/event-stream", b"", held_ns=7)
+
+    async def main() -> Record:
+        records: list[Record] = []
+        asked = lone_request(0, 3, 2)
+        return await exchange(held, chat.API, asked, BODY, lambda: now_ns, records.append)
+
+    record = anyio.run(main)
+    assert record.error is None
+    assert (record.sent_ns, record.first_token_ns) == (7, 20)
+
+
 def test_gaps_make_the_span() -> None:
     """There is a gap less than chunks with tokens, and the gaps add up to the whole span."""
     script = [(0.0, role()), *((n * 2.0, c(1)) for n in range(7)), (14.0, fin()), (14.0, done())]

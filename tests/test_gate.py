@@ -143,7 +143,7 @@ def test_every_known_figure_is_a_number_once_measured() -> None:
     """No gate can be written on what never is a single number."""
     rows = [record([100, 150, 200], visit=n, cached=10, reuse=20, recorded_s=1.0) for n in range(3)]
     money = Money(gpus=8, gpu_hour=2.0, prices=Prices(3.0, 0.3, 15.0))
-    ending, health = Ending("work", 10**10, 10**10), ClientHealth(0, 0, (1,))
+    ending, health = Ending("work", 10**10, 10**10), ClientHealth(0, 0, (1,), "kernel", 0.0)
     found = summarize(rows, Plan(users=1), ending, health, money=money)
     value = run_of(**found.metrics)
     never = {"goodput", *(name for name in KNOWN if name.startswith("session_slowdown"))}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,6 @@ from agentreplay.metrics.summary import Summary, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending, Window
 from agentreplay.plan import Plan
-from agentreplay.replay import Replay
 from agentreplay.report.text import report
 from agentreplay.run import Result, run_plan
 from agentreplay.sim.server import embedded
@@ -554,7 +552,7 @@ def warnings_of(*readings: Reading, rows: list[Record] | None = None) -> dict[st
     return dict(summary_of(*readings, rows=rows).verdict.warnings)
 
 
-def before_and_after(**after: int) -> tuple[Reading, Reading]:
+def before_and_after(**after: Any) -> tuple[Reading, Reading]:
     """A reading of zeros before the run, and one after it."""
     before: dict[str, Any] = dict.fromkeys(after, 0)
     return reading(-1, **before), reading(23, **after)
@@ -677,18 +675,11 @@ def ran(
     tmp_path: Path,
     endpoint: Endpoint,
     plan: Plan,
-    view: Callable[..., None] = lambda *_: None,
 ) -> Awaitable[Result]:
     """A run over the laptop sessions, with answers of at most nine tokens."""
     trace = tmp_path / "trace.jsonl"
     trace.write_text(re.sub(r'"osl":(\d)\d*', r'"osl":\1', LAPTOP.read_text()))
-
-    def show(_: dict[str, Any]) -> AbstractContextManager[Callable[[int, Replay, Any], None]]:
-        return nullcontext(view)
-
-    return run_plan(
-        load(trace), plan, tmp_path / "run", endpoint=endpoint, limits=PATIENT, show=show
-    )
+    return run_plan(load(trace), plan, tmp_path / "run", endpoint=endpoint, limits=PATIENT)
 
 
 def printed(value: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from agentreplay.errors import EXIT_INVALID, EXIT_UNUSABLE, AgentReplayError
 from agentreplay.metrics.record import Failure, Record
-from agentreplay.metrics.summary import ClientHealth, summarize
+from agentreplay.metrics.summary import ClientHealth, ClockStep, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending, Window
 from agentreplay.plan import Plan
@@ -27,7 +27,8 @@ PLAN = Plan(users=3, duration_s=10, seed=7, salt=2**62 + 1)
 LIMITS = Limits(error_rate=0.5)
 MANIFEST = {"plan": asdict(PLAN), "limits": asdict(LIMITS)}
 ENDING = Ending("duration", 10_000_000_000, 11_000_000_000)
-HEALTH = ClientHealth(0.001, 0.004, (0.25,))
+STEP = ClockStep(5, 7, -2_000_000)
+HEALTH = ClientHealth(0.001, 0.004, (0.25,), "mixed", 0.002, (STEP,))
 RECORDS = [
     record([100, 250, 400], recorded_s=1.5, cached=3),
     record([100, 200], [1, 9], call=1, isl_served=None),
@@ -55,6 +56,17 @@ def test_a_summary_is_the_same_from_disk(tmp_path: Path) -> None:
     """What `report` computes is what the run computed."""
     write(tmp_path / "run", RECORDS)
     assert read_run(tmp_path / "run").summary() == summarize(RECORDS, PLAN, ENDING, HEALTH, LIMITS)
+
+
+def test_a_run_of_a_version_that_knew_no_stamps_is_read(tmp_path: Path) -> None:
+    """Where nothing is said of who stamped what arrived, it isn't known."""
+    write(tmp_path / "run", RECORDS)
+    end = tmp_path / "run" / "end.json"
+    value = orjson.loads(end.read_bytes())
+    for name in ("stamps", "read_delay_max_s", "clock_steps"):
+        del value["client"][name]
+    end.write_bytes(orjson.dumps(value))
+    assert read_run(tmp_path / "run").health == ClientHealth(0.001, 0.004, (0.25,))
 
 
 def test_a_run_that_was_killed_still_reports(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from records import record
 
 from agentreplay.metrics.record import Failure, Record
-from agentreplay.metrics.summary import ClientHealth, Skips, Summary, Warmup, summarize
+from agentreplay.metrics.summary import ClientHealth, ClockStep, Skips, Summary, Warmup, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending, Reason
 from agentreplay.plan import Plan
@@ -212,6 +212,19 @@ def test_cut_waits_are_added_up() -> None:
     """How many waits were cut, and by how much in all."""
     found = summary(record([100], gap_cut_s=25.0), record([100], call=1), record([9], gap_cut_s=5))
     assert (found.gaps_cut, found.gaps_cut_s) == (2, 30.0)
+
+
+def test_a_clock_that_was_set_is_a_warning() -> None:
+    """The run stays valid; how far the clock was set is said, and when."""
+    steps = (ClockStep(3 * 10**9, 4 * 10**9, -2_500_000), ClockStep(5 * 10**9, 6 * 10**9, 10**12))
+    health = replace(FINE, stamps="mixed", clock_steps=steps)
+    found = summarize([record([100, 200])], PLAN, ENDING, health)
+    assert found.verdict.valid
+    assert [warning.text for warning in found.verdict.warnings] == [
+        "the system's clock was set 2 times: by -0.003 s, 4.0 s into the run; by +1000.000 s, "
+        "6.0 s into the run"
+    ]
+    assert found.metrics["client"]["clock_steps"][0] == asdict(steps[0])
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ async def served_models(
 async def _llamacpp_context(endpoint: Endpoint, client: httpx.AsyncClient) -> object:
     """llama.cpp lists what the model was trained for; what a request gets, it says elsewhere."""
     try:
-        _, body = await page(client, httpx.URL(endpoint.urls[0]).join("/props"))
+        _, body = await page(client, httpx.URL(endpoint.urls[0]).copy_with(raw_path=b"/props"))
         return orjson.loads(body)["default_generation_settings"]["n_ctx"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None

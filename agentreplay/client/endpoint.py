@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import anyio
 import httpx
 
+from agentreplay.client.arrivals import Arrivals
 from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.client.transport import Transport
 from agentreplay.errors import AgentReplayError
@@ -42,6 +45,9 @@ ANTHROPIC_VERSION = "2023-06-01"
 SECRET_WORDS = ("key", "token", "secret", "sig", "pass", "auth", "code")
 MASK = "***"
 SHORTEST_SECRET = 6
+
+_UNQUOTED = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-._~")
+"""Of a unix socket's path, what stands for itself in a host, which is read in lower case."""
 
 SESSION_HEADER = "X-Session-ID"
 REQUEST_HEADER = "X-Request-ID"
@@ -113,10 +119,15 @@ class Endpoint:
 def api_url(url: str, api: Api = chat.API) -> str:
     """The full address of an API, from a host, its /v1, or the full address.
 
+    `unix:/path/of/socket` is a unix socket, with `:/v1` and the like behind it if need be; it
+    becomes `unix://` with the path, quoted, as the host.
+
     Raises:
-        AgentReplayError: it is no http or https address.
+        AgentReplayError: it is no http or https address, and no unix socket.
     """
-    parts = _parts(url, "http://host:port or .../v1")
+    form = "http://host:port or .../v1"
+    is_unix = re.match("unix:(?!//[^/])", url)
+    parts = _parts(_unix_url(url) if is_unix else url, form, ("http", "https", "unix"))
     path = _base(parts.path.rstrip("/"))
     if not path.endswith("/v1") and path == parts.path.rstrip("/"):
         path += "/v1"
@@ -140,15 +151,22 @@ def metrics_pages(endpoint: Endpoint) -> list[str]:
     return list(dict.fromkeys(endpoint.metrics_urls or hosts))
 
 
-def _parts(url: str, form: str) -> SplitResult:
-    """The parts of an http or https address, which may lack its scheme."""
+def _parts(url: str, form: str, schemes: tuple[str, ...] = ("http", "https")) -> SplitResult:
+    """The parts of an address of one of these schemes, which may lack it."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+        if parts.scheme in schemes and parts.hostname and parts.port != 0:
             return parts
     except ValueError:
         pass  # as a port that is no number
     raise AgentReplayError(f"{url!r} is no address: write it as {form}")
+
+
+def _unix_url(url: str) -> str:
+    """A unix socket and what may follow it as an address that libraries can take apart."""
+    path, colon, rest = url.removeprefix("unix:").removeprefix("//").partition(":/")
+    host = "".join(chr(byte) if byte in _UNQUOTED else f"%{byte:02x}" for byte in os.fsencode(path))
+    return f"unix://{host}{'/' if colon else ''}{rest}"
 
 
 def beside(url: str, path: str) -> str:
@@ -165,6 +183,9 @@ def shown(url: str) -> str:
         name + equals + (MASK if value and is_secret(name) else value)
         for name, equals, value in pairs
     )
+    if parts.scheme == "unix":
+        rest = urlunsplit(("", "", parts.path, query, ""))
+        return f"unix:{unquote(parts.netloc)}" + (f":{rest}" if rest else "")
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
 
 
@@ -186,8 +207,12 @@ def _base(path: str) -> str:
     return path
 
 
-def open_client(endpoint: Endpoint, clock: Callable[[], int]) -> httpx.AsyncClient:
+def open_client(
+    endpoint: Endpoint, clock: Callable[[], int], arrivals: Arrivals | None = None
+) -> httpx.AsyncClient:
     """A client for the endpoint whose transport stamps what arrives with *clock*.
+
+    With *arrivals*, of the same clock, it takes these stamps, which are the kernel's where it can.
 
     Raises:
         AgentReplayError: the file of certificates can't be read.
@@ -205,13 +230,15 @@ def open_client(endpoint: Endpoint, clock: Callable[[], int]) -> httpx.AsyncClie
             headers["x-api-key"] = endpoint.api_key  # Anthropic's own servers look here
     headers.update(endpoint.headers)
     return httpx.AsyncClient(
-        transport=_transport(endpoint, clock),
+        transport=_transport(endpoint, clock, arrivals),
         headers=headers,
         timeout=httpx.Timeout(SILENCE_S, connect=endpoint.connect_s),
     )
 
 
-def _transport(endpoint: Endpoint, clock: Callable[[], int]) -> httpx.AsyncBaseTransport:
+def _transport(
+    endpoint: Endpoint, clock: Callable[[], int], arrivals: Arrivals | None
+) -> httpx.AsyncBaseTransport:
     """Ours, unless the environment names a proxy for this host: that is httpx's own to speak."""
     context = _ssl_context(endpoint)
     parts = urlsplit(endpoint.urls[0])
@@ -219,7 +246,7 @@ def _transport(endpoint: Endpoint, clock: Callable[[], int]) -> httpx.AsyncBaseT
     if proxy and parts.hostname and not proxy_bypass(parts.hostname):
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         return httpx.AsyncHTTPTransport(verify=context or True, proxy=proxy, limits=limits)
-    return Transport(clock, ssl_context=context)
+    return Transport(clock, arrivals, ssl_context=context)
 
 
 def _ssl_context(endpoint: Endpoint) -> ssl.SSLContext | None:
@@ -281,6 +308,7 @@ def http_stream(
                 kind,
                 said,
                 reconnected=bool(response.extensions.get("reconnected")),
+                held_ns=response.extensions.get("held_ns", 0),
                 retry_after_s=_seconds_until(response.headers.get("retry-after", "")),
             )
 

@@ -129,6 +129,7 @@ async def exchange(
         if reply is None:
             failure = watch.failure or event_failure(answer)
         else:
+            sent_ns += reply.held_ns
             answer.close(clock())
             failure = reply_failure(reply, answer)
     except httpx.RequestError as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import anyio
 
+from agentreplay.client.arrivals import Arrivals
 from agentreplay.metrics.summary import ClientHealth
 
 TICK_NS = 5_000_000
@@ -44,11 +45,14 @@ class LoopWatch:
             self._longest_ns = max(self._longest_ns, late_ns)
             due_ns += (1 + missed) * TICK_NS
 
-    def health(self) -> ClientHealth:
-        """How it went from the making of the watch until now."""
+    def health(self, arrivals: Arrivals) -> ClientHealth:
+        """How it went from the making of the watch until now, with what *arrivals* counted."""
         wall_s = max(1, self._clock() - self._began_ns) / 1e9
         return ClientHealth(
             loop_late_share=self._late / self._ticks if self._ticks >= FEWEST_TICKS else None,
             loop_late_max_s=self._longest_ns / 1e9,
             cpu_share=((time.process_time() - self._cpu_s) / wall_s,),
+            stamps=arrivals.source,
+            read_delay_max_s=arrivals.longest_wait_ns / 1e9 if arrivals.by_kernel else None,
+            clock_steps=tuple(arrivals.steps),
         )

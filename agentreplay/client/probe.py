@@ -16,6 +16,7 @@ import anyio
 import httpx
 
 from agentreplay.client import findings
+from agentreplay.client.arrivals import Arrivals
 from agentreplay.client.calibrate import (
     REFUSED,
     SHORT_WORDS,
@@ -70,7 +71,8 @@ async def probe(endpoint: Endpoint) -> Findings:
         AgentReplayError: the file of certificates can't be read.
     """
     notes = _Notes()
-    async with open_client(endpoint, time.monotonic_ns) as client:
+    clock = time.monotonic_ns
+    async with open_client(endpoint, clock, Arrivals(clock)) as client:
         with anyio.move_on_after(WHOLE_S) as limit:
             await _look(endpoint, client, notes)
     rest = f"not tried within {WHOLE_S:.0f} s" if limit.cancelled_caught else ""

@@ -27,6 +27,8 @@ class Reply:
         body: The first bytes of a response that was no event stream; empty for an event stream,
             whose bytes went to the sink.
         reconnected: A reused connection was found closed, and the request sent once more.
+        held_ns: How long the request waited until it was its turn to connect: until then it was on
+            this side, and not sent.
         retry_after_s: How long the server asks to wait before the next try; None where it doesn't.
     """
 
@@ -34,6 +36,7 @@ class Reply:
     content_type: str
     body: bytes
     reconnected: bool = False
+    held_ns: int = 0
     retry_after_s: float | None = None
 
 

@@ -1,20 +1,20 @@
 """The transport that httpx is given: an event stream's bytes are handed over where they arrive.
 
-Rule: bytes are stamped before anything else is done with them, and no task wakes for the reads of
-an event stream.
+Rule: no task wakes for the reads of an event stream.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import httpx
 
+from agentreplay.client.arrivals import Arrivals
+from agentreplay.client.connection import Connection, Place, connect, words
 from agentreplay.client.stream import Sink
 from agentreplay.wire.http1 import BadResponse, ResponseReader
 
@@ -24,47 +24,58 @@ IDLE_LIMIT_S: Final = 4.0
 UNREAD_LIMIT: Final = 1 << 20
 """A body that nobody reads is taken off the socket up to about this many bytes."""
 
-_JOIN_LIMIT: Final = 64 * 1024
-_YEAR_S: Final = 365 * 86400.0  # create_connection knows no "never" for the TLS handshake
-_PORTS: Final = {"http": 80, "https": 443}
+CONNECTING: Final = 64
+"""So many connections are set up at once. Servers keep no more than some hundred waiting, and drop
+what comes beyond; the peer asks again after a second, which would be taken for the server's."""
 
-_Key: TypeAlias = tuple[str, str, int, object]
-"""Scheme, host, port, and what the request's extension `connections` says: requests share
-connections only where all are equal."""
+_PORTS: Final = {"http": 80, "https": 443, "unix": 0}
+
+_Key: TypeAlias = tuple[Place, object]
+"""Where to, and what the request's extension `connections` says: requests share connections only
+where both are equal."""
 
 
 def raise_malloc_threshold() -> None:
     """Let glibc keep the buffers of reads on its heap.
 
-    asyncio reads into 256 KiB of fresh memory. Until a larger block has been freed, glibc maps and
-    unmaps each of these, which costs more than all else that is done with a read.
+    asyncio reads TLS into 256 KiB of fresh memory. Until a larger block has been freed, glibc maps
+    and unmaps each of these, which costs more than all else that is done with a read.
     """
     x = bytes(4 << 20)
     del x
 
 
 class Transport(httpx.AsyncBaseTransport):
-    """HTTP/1.1 over asyncio or uvloop, plain or TLS, with a pool that has no limit.
+    """HTTP/1.1 over asyncio or uvloop, by TCP, TLS or a unix socket, from a pool without a limit.
 
     A request whose extension `sse_sink` is a `Sink` has the body of its event stream handed to it
     as the bytes arrive; the response then says `sink_used`, and its stream yields nothing and ends
     with the body. Any other response is read as usual. The response's extension `reconnected` says
     that a reused connection died before any byte of the response, and that the request was sent
-    once more on a new one.
+    once more on a new one; `held_ns` how long the request waited until it was its turn to connect.
+
+    A unix socket is addressed as `unix://` with its path, quoted, as the host.
 
     Attributes:
         reconnects: How often a request was sent once more.
     """
 
     def __init__(
-        self, clock: Callable[[], int], *, ssl_context: ssl.SSLContext | None = None
+        self,
+        clock: Callable[[], int],
+        arrivals: Arrivals | None = None,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """*clock* gives nanoseconds; without *ssl_context* https uses the default of httpx."""
+        """*clock* gives nanoseconds, and *arrivals* the same clock's stamps of what comes; without
+        them it is stamped when it is read. Without *ssl_context* https uses httpx's default."""
         self.reconnects = 0
         self._clock = clock
+        self._arrivals = arrivals or Arrivals(clock, kernel=False)
         self._ssl_context = ssl_context
-        self._idle: dict[_Key, dict[_Connection, int]] = {}
-        self._open: set[_Connection] = set()
+        self._connecting = asyncio.Semaphore(CONNECTING)
+        self._idle: dict[_Key, dict[_Pooled, int]] = {}
+        self._open: set[_Pooled] = set()
         self._all_lost: asyncio.Event | None = None
 
     @property
@@ -78,13 +89,16 @@ class Transport(httpx.AsyncBaseTransport):
         body = b"".join([part async for part in stream])
         head = _head(request, len(body))
         key = _key(request)
-        connection = self._take_idle(key)
+        connection, held_ns = self._take_idle(key), 0
         reused = connection is not None
-        exchange = await self._exchange(connection, key, request, head, body)
+        if connection is None:
+            connection, held_ns = await self._connect(key, request)
+        exchange = await self._exchange(connection, request, head, body)
         reconnected = reused and exchange.died and not exchange.heard
         if reconnected:
             self.reconnects += 1
-            exchange = await self._exchange(None, key, request, head, body)
+            connection, held_ns = await self._connect(key, request)
+            exchange = await self._exchange(connection, request, head, body)
         reader = exchange.reader
         if not reader.head_complete:
             assert exchange.error is not None
@@ -98,6 +112,7 @@ class Transport(httpx.AsyncBaseTransport):
                 "reason_phrase": reader.reason,
                 "sink_used": exchange.sink is not None,
                 "reconnected": reconnected,
+                "held_ns": held_ns,
             },
         )
 
@@ -110,134 +125,112 @@ class Transport(httpx.AsyncBaseTransport):
             await self._all_lost.wait()
 
     async def _exchange(
-        self,
-        connection: _Connection | None,
-        key: _Key,
-        request: httpx.Request,
-        head: bytes,
-        body: bytes,
+        self, connection: _Pooled, request: httpx.Request, head: bytes, body: bytes
     ) -> _Exchange:
         """Send *request*; return when the head of its response has come, or it has failed."""
-        if connection is None:
-            connection = await self._connect(key, request)
         exchange = _Exchange(connection, request, self._clock)
         connection.begin(exchange, head, body)
         await exchange.head()
         return exchange
 
-    async def _connect(self, key: _Key, request: httpx.Request) -> _Connection:
-        scheme, host, port, _ = key
-        tls: dict[str, Any] = {}
-        if scheme == "https":
-            if self._ssl_context is None:
-                self._ssl_context = httpx.create_ssl_context()
-                self._ssl_context.set_alpn_protocols(["http/1.1"])
-            tls = {
-                "ssl": self._ssl_context,
-                "server_hostname": request.extensions.get("sni_hostname") or host,
-                "ssl_handshake_timeout": _YEAR_S,
-            }
-        connection = _Connection(self, key, self._clock)
-        limit_s = _timeout_s(request, "connect")
-        loop = asyncio.get_running_loop()
+    async def _connect(self, key: _Key, request: httpx.Request) -> tuple[_Pooled, int]:
+        """A new connection, and for how many nanoseconds others went first."""
+        began_ns, held_ns = self._clock(), 0
+        if self._connecting.locked():
+            await self._connecting.acquire()
+            held_ns = self._clock() - began_ns
+        else:
+            await self._connecting.acquire()
+        place, limit_s = key[0], _timeout_s(request, "connect")
         try:
             async with asyncio.timeout(limit_s):
-                await loop.create_connection(lambda: connection, host, port, **tls)
+                link = await connect(place, self._arrivals, *self._tls(place, request))
         except (OSError, ValueError) as error:
-            connection.close()
-            raise _connect_error(connection.where, error, limit_s) from error
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            raise _connect_error(place.shown, error, limit_s) from error
+        finally:
+            self._connecting.release()
+        pooled = _Pooled(self, key, link)
+        self._open.add(pooled)
+        return pooled, held_ns
 
-    def _take_idle(self, key: _Key) -> _Connection | None:
+    def _tls(
+        self, place: Place, request: httpx.Request
+    ) -> tuple[ssl.SSLContext | None, str | None]:
+        """How to speak TLS to *place*, and with whom; nothing where it is not spoken."""
+        if place.scheme != "https":
+            return None, None
+        if self._ssl_context is None:
+            self._ssl_context = httpx.create_ssl_context()
+            self._ssl_context.set_alpn_protocols(["http/1.1"])
+        return self._ssl_context, request.extensions.get("sni_hostname") or place.host
+
+    def _take_idle(self, key: _Key) -> _Pooled | None:
         idle = self._idle.get(key)
         oldest_ns = self._clock() - int(IDLE_LIMIT_S * 1e9)
         while idle:
             connection, since_ns = idle.popitem()
-            if since_ns >= oldest_ns and connection.usable():
+            if since_ns >= oldest_ns and connection.link.usable:
                 return connection
             connection.close()
         return None
 
-    def _give_back(self, connection: _Connection) -> None:
+    def _give_back(self, connection: _Pooled) -> None:
         if self._all_lost is None:
             self._idle.setdefault(connection.key, {})[connection] = self._clock()
         else:
             connection.close()
 
-    def _forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: _Pooled) -> None:
         idle = self._idle.get(connection.key)
         if idle is not None:
             idle.pop(connection, None)
             if not idle:
                 del self._idle[connection.key]
 
-    def _opened(self, connection: _Connection) -> None:
-        self._open.add(connection)
-
-    def _lost(self, connection: _Connection) -> None:
+    def _lost(self, connection: _Pooled) -> None:
         self._open.discard(connection)
         if self._all_lost is not None and not self._open:
             self._all_lost.set()
 
 
-class _Connection(asyncio.Protocol):
-    """A socket. It has one exchange, or is idle, or closed."""
+class _Pooled:
+    """A connection of the pool. It has one exchange, or is idle, or closed."""
 
-    __slots__ = ("_clock", "_exchange", "_pool", "key", "transport", "where")
+    __slots__ = ("_exchange", "_pool", "key", "link", "where")
 
-    def __init__(self, pool: Transport, key: _Key, clock: Callable[[], int]) -> None:
-        _, host, port, _ = key
+    def __init__(self, pool: Transport, key: _Key, link: Connection) -> None:
         self.key = key
-        self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.transport: asyncio.Transport | None = None
+        self.link = link
+        self.where = key[0].shown
         self._pool = pool
-        self._clock = clock
         self._exchange: _Exchange | None = None
+        link.owner = self
+        link.received = self._unasked
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self._pool._opened(self)
-
-    def data_received(self, data: bytes) -> None:
-        now_ns = self._clock()
-        if self._exchange is None:
-            self.close()  # it answers nothing that was asked
-        else:
-            self._exchange.received(now_ns, data)
-
-    def eof_received(self) -> None:
+    def gone(self, cause: Exception | None) -> None:
+        """The peer has closed, or the connection is lost for *cause*."""
         self._pool._forget(self)
         if self._exchange is not None:
-            self._exchange.gone(None)
+            self._exchange.gone(cause)
+        else:
+            self.link.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def closed(self) -> None:
+        """It is closed, whoever did it."""
         self._pool._forget(self)
         self._pool._lost(self)
-        if self._exchange is not None:
-            self._exchange.gone(exc)
-
-    def usable(self) -> bool:
-        return self.transport is not None and not self.transport.is_closing()
 
     def begin(self, exchange: _Exchange, head: bytes, body: bytes) -> None:
-        assert self.transport is not None
         self._exchange = exchange
-        if len(body) <= _JOIN_LIMIT:
-            self.transport.write(head + body)
-        else:
-            # asyncio's writelines would join them, and copy a prompt of a megabyte for it.
-            self.transport.write(head)
-            self.transport.write(body)
+        self.link.received = exchange.received
+        self.link.write(head, body)
 
     def end(self, *, keep: bool) -> None:
         """The exchange is over; *keep* the connection for another if it is fit for that."""
-        assert self.transport is not None
         self._exchange = None
+        self.link.received = self._unasked
         # A response that came before all of the request was sent leaves the rest in the way.
-        if keep and self.usable() and not self.transport.get_write_buffer_size():
+        if keep and self.link.usable and not self.link.unsent:
             self._pool._give_back(self)
         else:
             self.close()
@@ -251,8 +244,11 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close at once, without waiting for the peer."""
         self._pool._forget(self)
-        if self.transport is not None:
-            self.transport.abort()
+        self.link.abort()
+
+    def _unasked(self, now_ns: int, data: bytes) -> None:
+        """What has come answers nothing that was asked."""
+        self.close()
 
 
 class _Exchange:
@@ -279,7 +275,7 @@ class _Exchange:
     )
 
     def __init__(
-        self, connection: _Connection, request: httpx.Request, clock: Callable[[], int]
+        self, connection: _Pooled, request: httpx.Request, clock: Callable[[], int]
     ) -> None:
         self.reader = ResponseReader(to_head=request.method == "HEAD")
         self.sink: Sink | None = None
@@ -332,7 +328,7 @@ class _Exchange:
         self.died = True
         if cause is not None:
             where = self._connection.where
-            error = httpx.ReadError(f"{where}: connection lost: {_words(cause)}")
+            error = httpx.ReadError(f"{where}: connection lost: {words(cause)}")
             error.__cause__ = cause
             self.fail(error)
             return
@@ -391,19 +387,14 @@ class _Exchange:
         self._unread_bytes += len(body)
         if self._unread_bytes > UNREAD_LIMIT and not self._paused:
             self._paused = True
-            self._transport.pause_reading()
+            self._connection.link.pause()
         self._wake()
 
     def _resume(self) -> None:
-        if self._paused and self._connection.usable():
+        if self._paused:
             self._paused = False
             self._heard_ns = self._clock()  # the silence was ours
-            self._transport.resume_reading()
-
-    @property
-    def _transport(self) -> asyncio.Transport:
-        assert self._connection.transport is not None
-        return self._connection.transport
+            self._connection.link.resume()
 
     def _refuse(self, bad: BadResponse) -> None:
         error = httpx.RemoteProtocolError(f"{self._connection.where}: {bad}")
@@ -447,9 +438,9 @@ class _Body(httpx.AsyncByteStream):
 def _key(request: httpx.Request) -> _Key:
     url = request.url
     if url.scheme not in _PORTS:
-        raise httpx.UnsupportedProtocol(f"{url}: neither http nor https")
-    host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
-    return url.scheme, host, port, request.extensions.get("connections")
+        raise httpx.UnsupportedProtocol(f"{url}: neither http nor https nor unix")
+    place = Place(url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
+    return place, request.extensions.get("connections")
 
 
 def _head(request: httpx.Request, length: int) -> bytes:
@@ -458,6 +449,8 @@ def _head(request: httpx.Request, length: int) -> bytes:
     for name, value in request.headers.raw:
         if name.lower() == b"transfer-encoding":
             lines.append(b"Content-Length: %d" % length)
+        elif request.url.scheme == "unix" and name.lower() == b"host":
+            lines.append(b"Host: localhost")
         else:
             lines.append(b"%b: %b" % (name, value))
     head = b"\r\n".join(lines) + b"\r\n\r\n"
@@ -484,22 +477,11 @@ def _connect_error(
     where: str, error: OSError | ValueError, limit_s: float | None
 ) -> httpx.TransportError:
     if isinstance(error, ssl.SSLError):
-        return httpx.ConnectError(f"{where}: TLS: {_words(error)}")
+        return httpx.ConnectError(f"{where}: TLS: {words(error)}")
     if isinstance(error, TimeoutError):
         # The kernel gives up, too, and says so with an errno.
-        words = _words(error) if error.errno else f"no connection within {limit_s:g} s"
-        return httpx.ConnectTimeout(f"{where}: {words}")
+        said = words(error) if error.errno else f"no connection within {limit_s:g} s"
+        return httpx.ConnectTimeout(f"{where}: {said}")
     if isinstance(error, socket.gaierror):
-        return httpx.ConnectError(f"{where}: name not resolved: {_words(error)}")
-    return httpx.ConnectError(f"{where}: can't connect: {_words(error)}")
-
-
-def _words(error: Exception) -> str:
-    if (
-        isinstance(error, OSError)
-        and not isinstance(error, ssl.SSLError | socket.gaierror)
-        and error.errno
-    ):
-        # asyncio's own texts name the address and leave out the cause.
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
+        return httpx.ConnectError(f"{where}: name not resolved: {words(error)}")
+    return httpx.ConnectError(f"{where}: can't connect: {words(error)}")

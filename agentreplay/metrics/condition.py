@@ -27,7 +27,7 @@ _SECONDS = frozenset(
     (
         *("ttft", "ttft_visible", "tpot", "latency", "latency_from_due", "lag", "chunk_gap"),
         *("session_seconds", "session_model_seconds", "session_wait_seconds"),
-        *("busy.waited", "client.loop_late_max"),
+        *("busy.waited", "client.loop_late_max", "client.read_delay_max"),
     )
 )
 _SHARES = frozenset(

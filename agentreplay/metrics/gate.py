@@ -86,7 +86,7 @@ def figure(value: Mapping[str, Any], metric: str) -> float | str | None:
 
 def known_metrics() -> list[str]:
     """The ids of all figures that a run has: what is a single number when measured."""
-    health = ClientHealth(None, 0.0, ())
+    health = ClientHealth(None, 0.0, (), stamps="")
     prices = Money(prices=Prices(0.0, 0.0, 0.0))  # without any there is no bill
     nothing = summarize([], Plan(), Ending("work", 0, 0), health, money=prices)
     return list(_ids(nothing.metrics, ""))
@@ -96,5 +96,5 @@ def _ids(found: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, value in found.items():
         if isinstance(value, Mapping) and value:
             yield from _ids(value, f"{prefix}{name}.")
-        elif not isinstance(value, list | Mapping):
+        elif not isinstance(value, list | Mapping | str):
             yield prefix + name

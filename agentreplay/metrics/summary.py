@@ -28,6 +28,21 @@ from agentreplay.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
+class ClockStep:
+    """The system's clock was set.
+
+    Attributes:
+        from_ns: When it was right last, in the run's time.
+        to_ns: When the step was found.
+        by_ns: How far it was set forward; below 0 for back.
+    """
+
+    from_ns: int
+    to_ns: int
+    by_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClientHealth:
     """Whether the measuring process kept up.
 
@@ -36,11 +51,19 @@ class ClientHealth:
             where that was under a second, which tells nothing.
         loop_late_max_s: The longest delay.
         cpu_share: CPU seconds a second, for each process.
+        stamps: Who stamped what arrived: "kernel", "process", or "mixed"; None where nothing
+            arrived, or it isn't known.
+        read_delay_max_s: How long bytes that the kernel had stamped waited at most to be read;
+            None where there were none.
+        clock_steps: When the system's clock was set, whose time the kernel stamps with.
     """
 
     loop_late_share: float | None
     loop_late_max_s: float
     cpu_share: tuple[float, ...]
+    stamps: str | None = None
+    read_delay_max_s: float | None = None
+    clock_steps: tuple[ClockStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +383,9 @@ def _metrics(
             "loop_late_share": health.loop_late_share if health else None,
             "loop_late_max": health.loop_late_max_s if health else None,
             "cpu_share": list(health.cpu_share) if health else None,
+            "stamps": health.stamps if health else None,
+            "read_delay_max": health.read_delay_max_s if health else None,
+            "clock_steps": list(map(asdict, health.clock_steps)) if health else [],
             "reconnects": counts["reconnects"],
             "bursts": counts["bursts"],
             "bundled_reads": counts["bundled_reads"],

@@ -64,6 +64,9 @@ LIMITED = {
 """The reasons that have limits, with the names of these."""
 
 
+CLOCK_STEPS_SHOWN = 3
+
+
 class Reason(NamedTuple):
     """A reason by its id, and in words with its numbers."""
 
@@ -161,6 +164,14 @@ def judge(metrics: dict[str, Any], about: Circumstances, limits: Limits) -> Verd
     if about.warmup_cut:
         what = "calls of the warm-up were not sent or not answered when its time was over"
         warnings.append(Reason("warmup_cut", f"{about.warmup_cut:,} {what}"))
+    if steps := metrics["client"]["clock_steps"]:
+        said = "; ".join(
+            f"by {step['by_ns'] / 1e9:+.3f} s, {step['to_ns'] / 1e9:.1f} s into the run"
+            for step in steps[:CLOCK_STEPS_SHOWN]
+        )
+        times = "once" if len(steps) == 1 else f"{len(steps)} times"
+        what = f"the system's clock was set {times}: {said}"
+        warnings.append(Reason("clock_step", what))
     if about.ended == "cost":
         what = (
             f"the run was stopped when another call would have cost over $ {about.max_cost:,.10g}"

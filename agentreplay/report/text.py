@@ -400,6 +400,8 @@ def _remarks(value: dict[str, Any]) -> list[str]:
         remarks += _server_remarks(server)
     for source, cause in list(trace["skipped"].items())[:5]:
         remarks.append(f"Skipped {source}: {cause}")
+    if (client := metrics["client"])["stamps"]:
+        remarks.append(_client(client))
     remarks += [warning["text"] for warning in value["verdict"]["warnings"]]
     return remarks
 
@@ -414,6 +416,19 @@ def _server_remarks(server: dict[str, Any]) -> list[str]:
     if server["unchecked"] and any(each["readings"] > each["failed"] for each in server["sources"]):
         remarks.append(f"What the server counted is not compared: {server['unchecked']}.")
     return remarks
+
+
+def _client(client: dict[str, Any]) -> str:
+    """How this machine kept up."""
+    who = {
+        "kernel": "the kernel stamped what arrived",
+        "process": "this process stamped what arrived, when it read it",
+        "mixed": "the kernel stamped some of what arrived, this process the rest",
+    }[client["stamps"]]
+    if client["read_delay_max"] is not None:
+        who += f"; it was read up to {as_duration(client['read_delay_max'])} later"
+    late, used = as_duration(client["loop_late_max"]), as_percent(sum(client["cpu_share"]))
+    return f"Client: {who}. The loop was up to {late} late; {used} of a core was used."
 
 
 def _verdict(value: dict[str, Any]) -> Text:

@@ -237,11 +237,16 @@ def _worst(each: Sequence[ClientHealth]) -> ClientHealth | None:
     """How several processes kept up: shares and delays of the one that did worst."""
     if not each:
         return None
+    stamps = {health.stamps for health in each if health.stamps is not None}
+    delays_s = [health.read_delay_max_s for health in each if health.read_delay_max_s is not None]
     shares = [health.loop_late_share for health in each if health.loop_late_share is not None]
     return ClientHealth(
         loop_late_share=max(shares, default=None),
         loop_late_max_s=max(health.loop_late_max_s for health in each),
         cpu_share=tuple(share for health in each for share in health.cpu_share),
+        stamps=stamps.pop() if len(stamps) == 1 else "mixed" if stamps else None,
+        read_delay_max_s=max(delays_s, default=None),
+        clock_steps=tuple(step for health in each for step in health.clock_steps),
     )
 
 
