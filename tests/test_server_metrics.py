@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,12 @@ from agentreplay.client.endpoint import Endpoint, api_url, metrics_url
 from agentreplay.client.server_metrics import Scrape, figures
 from agentreplay.errors import AgentReplayError
 from agentreplay.metrics.record import Failure, Record
-from agentreplay.metrics.server import Answered, Count, Reading, Server, Spread, server_of
+from agentreplay.metrics.server import Answered, Count, Load, Reading, Server, Spread, server_of
 from agentreplay.metrics.summary import Summary, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending, Window
 from agentreplay.plan import Plan
+from agentreplay.replay import Progress
 from agentreplay.report.text import report
 from agentreplay.run import Result, run_plan
 from agentreplay.sim.server import embedded
@@ -675,11 +677,28 @@ def ran(
     tmp_path: Path,
     endpoint: Endpoint,
     plan: Plan,
+    begun: anyio.Event | None = None,
 ) -> Awaitable[Result]:
-    """A run over the laptop sessions, with answers of at most nine tokens."""
+    """A run over the laptop sessions, with answers of at most nine tokens; *begun* is set then."""
     trace = tmp_path / "trace.jsonl"
     trace.write_text(re.sub(r'"osl":(\d)\d*', r'"osl":\1', LAPTOP.read_text()))
-    return run_plan(load(trace), plan, tmp_path / "run", endpoint=endpoint, limits=PATIENT)
+
+    class Begun:
+        def take(self, record: Record) -> None:
+            pass
+
+        def show(self, now_ns: int, progress: Progress, server: Load | None) -> None:
+            if begun is not None:
+                begun.set()
+
+    return run_plan(
+        load(trace),
+        plan,
+        tmp_path / "run",
+        endpoint=endpoint,
+        limits=PATIENT,
+        show=lambda _: nullcontext(Begun()),
+    )
 
 
 def printed(value: dict[str, Any]) -> str:
@@ -757,7 +776,7 @@ def test_the_load_of_others_is_noticed(tmp_path: Path) -> None:
                     tmp_path,
                     Endpoint((api_url(url),)),
                     Plan(users=1, duration_s=0.6, timing="none", drain_s=10),
-                    lambda *_: begun.set(),
+                    begun,
                 )
         return result
 
