@@ -51,6 +51,7 @@ from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan, first_sessions
 from agentreplay.replay import Progress
 from agentreplay.report.aiperf import Export
+from agentreplay.report.html.files import run_files
 from agentreplay.report.junit import junit
 from agentreplay.report.markdown import markdown
 from agentreplay.report.value import summary_value
@@ -74,6 +75,9 @@ from agentreplay.workers.processes import processes
 
 BRIEF_DRAIN_S = 5.0
 """How long answers may still take after a first signal; a second one cuts them."""
+
+PAGE = "report.html"
+"""The page to look at, in the run directory."""
 
 FLUSH_S = 1.0
 VIEW_S = 0.25
@@ -104,6 +108,7 @@ class Result:
         value: The same as summary.json holds it.
         signal: The signal that interrupted it, if any.
         unwritten: Files that could not be written, each with the reason.
+        page: The HTML page that was written of it, if any.
     """
 
     run: Run
@@ -111,6 +116,7 @@ class Result:
     value: dict[str, Any]
     signal: int | None
     unwritten: tuple[str, ...] = ()
+    page: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +128,16 @@ class Reports:
         junit: Where a JUnit file is to lie.
         markdown: Where a page in Markdown is to lie.
         step_summary: A page that the same is appended to.
+        html: Where a page to look at is to lie.
+        csv: A folder for the tables behind it.
     """
 
     exports: tuple[str, ...] = ()
     junit: Path | None = None
     markdown: Path | None = None
     step_summary: Path | None = None
+    html: Path | None = None
+    csv: Path | None = None
 
 
 class _Signals:
@@ -357,13 +367,14 @@ def conclude(
     summary = read.summary()
     held = {each.text: each for each in (*read.gates, *gates)}
     value = summary_value(read.manifest, read.ending, read.facts, summary, held.values())
-    unwritten = []
+    unwritten, page = [], None
     for file, write in _files(read, summary, value, reports):
         try:
             write()
+            page = reports.html if file == reports.html else page
         except OSError as error:
             unwritten.append(f"can't write {file}: {error.strerror}")
-    return Result(read, summary, value, None, tuple(unwritten))
+    return Result(read, summary, value, None, tuple(unwritten), page)
 
 
 def _files(
@@ -381,6 +392,7 @@ def _files(
         yield reports.markdown, partial(write_text, reports.markdown, markdown(value))
     if (page := reports.step_summary) is not None:
         yield page, partial(write_text, page, markdown(value), append=True)
+    yield from run_files(read, summary.window, value, reports.html, reports.csv)
 
 
 def exit_code(result: Result) -> tuple[int, str]:

@@ -153,7 +153,7 @@ class Run:
 
     def summary(self) -> Summary:
         """Compute every metric from the records."""
-        ending = self.ending or self._cut_off()
+        ending = self.known_ending()
         dropped = None
         if (fit := self.facts.get("fit")) and fit["tokens"]:
             dropped = fit["dropped_tokens"] / fit["tokens"]
@@ -170,11 +170,14 @@ class Run:
             self.server(),
         )
 
-    def _cut_off(self) -> Ending:
-        """How a run ended that didn't come to say so: with the last thing that it recorded.
+    def known_ending(self) -> Ending:
+        """How it ended; where it didn't come to say so, with the last thing that it recorded.
 
-        Its window opened with the first call that was no warm-up, which is sent at once then.
+        The window of such a run opened with the first call that was no warm-up, which is sent at
+        once then.
         """
+        if self.ending is not None:
+            return self.ending
         last_ns, begun_ns = 0, None if self.plan.warms_up else 0
         for record in self.records():
             last_ns = max(last_ns, record.done_ns)

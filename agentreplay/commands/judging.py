@@ -47,6 +47,12 @@ JUDGED = (
         metavar="FILE",
         help="Write a summary in Markdown; also appended to GITHUB_STEP_SUMMARY where that is set.",
     ),
+    click.option(
+        "--html",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write the page to look at there.  [default: report.html in the run directory]",
+    ),
 )
 
 
@@ -66,13 +72,17 @@ def judged(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def packed(
-        exports: tuple[str, ...], junit: Path | None, summary_md: Path | None, **values: Any
+        exports: tuple[str, ...],
+        junit: Path | None,
+        summary_md: Path | None,
+        html: Path | None,
+        **values: Any,
     ) -> None:
         from agentreplay.run import Reports
 
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         page = Path(step_summary) if step_summary else None
-        command(reports=Reports(exports, junit, summary_md, page), **values)
+        command(reports=Reports(exports, junit, summary_md, page, html), **values)
 
     for option in reversed(JUDGED):
         packed = option(packed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -69,25 +69,26 @@ def run(
     import anyio
 
     from agentreplay.report.live import LiveView
-    from agentreplay.run import run_plan
+    from agentreplay.run import PAGE, run_plan
 
     need_limits(gates, asked["goodput"])
     todo = job_of(asked, users)
     if dry_run:
         _forecast(todo.trace, todo.plan, todo.money.prices, as_json)
         return
+    directory = out or new_directory()
     replayed = partial(
         run_plan,
         todo.trace,
         todo.plan,
-        out or new_directory(),
+        directory,
         endpoint=todo.endpoint,
         profile=todo.profile,
         limits=todo.limits,
         goodput=todo.goodput,
         gates=gates,
         show=None if quiet else partial(LiveView, todo.plan),
-        reports=reports,
+        reports=replace(reports, html=reports.html or directory / PAGE),
         money=todo.money,
         crew=todo.crew,
     )
@@ -97,19 +98,27 @@ def run(
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @judged
+@click.option(
+    "--csv",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write every request, and the table behind each figure, as CSV files.",
+)
 @options.priced
 @options.JSON
 def report(
     directory: Path,
     gates: tuple[Condition, ...],
     reports: Reports,
+    csv: Path | None,
     money: Money,
     as_json: bool,
 ) -> None:
-    """Compute the report of a run in DIRECTORY again from its records."""
-    from agentreplay.run import conclude
+    """Compute the report of a run in DIRECTORY again from its records, also while it goes on."""
+    from agentreplay.run import PAGE, conclude
 
-    show(conclude(directory, gates, reports, money), as_json)
+    wanted = replace(reports, html=reports.html or directory / PAGE, csv=csv)
+    show(conclude(directory, gates, wanted, money), as_json)
 
 
 def new_directory(prefix: str = "") -> Path:

@@ -487,11 +487,19 @@ def output_tokens(record: Record, span: Window) -> int:
         return 0
     if span.holds(first) and span.holds(last):
         return record.osl or 0
-    stamps = first + np.concatenate(([0], np.cumsum(record.chunk_us, dtype=np.int64))) * 1000
-    inside = (stamps >= span.open_ns) & (stamps < span.close_ns)
+    stamps, tokens = arrivals(record)
+    return int(tokens[(stamps >= span.open_ns) & (stamps < span.close_ns)].sum())
+
+
+def arrivals(record: Record) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When each chunk of a record with tokens came, and how many tokens it had."""
+    assert record.first_token_ns is not None
+    after_us = np.concatenate(([0], np.cumsum(record.chunk_us, dtype=np.int64)))
     if record.chunk_tokens is None:
-        return int(inside.sum())
-    return int(np.asarray(record.chunk_tokens)[inside].sum())
+        tokens = np.ones(len(after_us), dtype=np.int64)
+    else:
+        tokens = np.asarray(record.chunk_tokens, dtype=np.int64)
+    return record.first_token_ns + after_us * 1000, tokens
 
 
 class _Gaps:

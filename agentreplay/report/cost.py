@@ -21,26 +21,30 @@ def as_tokens_per_dollar(value: float | None) -> str:
     return f"{value / MILLION:,.2f} M"
 
 
-def money_rows(value: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Rows of a run's main figures; none for what nothing is known of."""
+def money_rows(value: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Rows of a run's main figures, each with its id; none for what nothing is known of."""
     metrics, money = value["metrics"], value["money"]
     if money["gpus"]:
-        rate = metrics["total_token_rate_run_per_gpu"]
+        metric = "total_token_rate_run_per_gpu"
+        rate = metrics[metric]
         shown = ABSENT if rate is None else f"{as_number(rate)} tok/s"
-        yield "Tokens per GPU", shown, f"input + output, over the whole run; GPUs: {money['gpus']}"
+        of = f"input + output, over the whole run; GPUs: {money['gpus']}"
+        yield "Tokens per GPU", shown, of, metric
     if money["gpus"] and money["gpu_hour"]:
         yield (
             "Tokens per dollar",
             as_tokens_per_dollar(metrics["tokens_per_dollar"]),
             f"{as_dollars(metrics['dollars_per_million_tokens'])} a million, "
             f"at {as_dollars(money['gpu_hour'])} a GPU-hour",
+            "tokens_per_dollar",
         )
     if bill := metrics["bill"]:
         a_request, a_session = bill["per_request"], bill["per_session"]
         said = f"a request {as_dollars(a_request['mean'])}"
         if a_session["n"]:
             said += f", a whole session {as_dollars(a_session['mean'])}"
-        yield "Bill", as_dollars(bill["total"]), f"{said}; {cached_source(bill['predicted'])}"
+        of = f"{said}; {cached_source(bill['predicted'])}"
+        yield "Bill", as_dollars(bill["total"]), of, "bill.total"
 
 
 def cached_source(predicted: float | None) -> str:
@@ -64,7 +68,7 @@ def cost_report(value: dict[str, Any], banner: str | None) -> RenderableType:
     facts.add_column(justify="right")
     facts.add_column(style="dim")
     for row in money_rows(value):
-        facts.add_row(*row)
+        facts.add_row(*row[:3])
     parts: list[RenderableType] = [Text(banner, style="bold yellow")] if banner else []
     parts.append(facts)
     if bill := value["metrics"]["bill"]:

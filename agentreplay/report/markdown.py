@@ -34,7 +34,7 @@ def markdown(value: Mapping[str, Any]) -> str:
             for each in gates
         ]
         parts.append(_table(("gate", "condition", "value"), rows))
-    parts.append(_table(("figure", "value", "of"), [map(plain, row) for row in figures(found)]))
+    parts.append(_table(("figure", "value", "of"), [map(plain, row[:3]) for row in figures(found)]))
     if failures := value["failures"]:
         rows = [
             (plain(each["kind"]), str(each["count"]), plain(each["example"][:_EXAMPLE_CHARS]))

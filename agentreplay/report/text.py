@@ -6,7 +6,8 @@ Takes the value of `report.value` and returns what rich prints; nothing is compu
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from agentreplay.trace.memory import Memory
     from agentreplay.trace.statistics import Statistics
 
-_COLUMNS = ("n", "mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
+COLUMNS = ("n", "mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
+"""What is shown of a distribution."""
 
 _TIMES = (
     ("ttft", "TTFT"),
@@ -55,6 +57,22 @@ _SHARES = (
 PLAYS_SHOWN = 5
 
 
+class Figure(NamedTuple):
+    """A figure as people read it.
+
+    Attributes:
+        name: What it is called.
+        shown: Its value.
+        of: What it is of.
+        metric: Its id in docs/metrics.md, where it has one.
+    """
+
+    name: str
+    shown: str
+    of: str
+    metric: str | None = None
+
+
 def banner(simulated: str) -> str:
     """The first line of whatever shows results of a simulated server."""
     return f"SIMULATED SERVER ({simulated})"
@@ -77,7 +95,7 @@ def report(value: dict[str, Any]) -> RenderableType:
         parts += [_plays(value["plays"]), Text("")]
     if value["shortfalls"] and value["shortfalls"]["short"]:
         parts += [_shortfalls(value["shortfalls"]), Text("")]
-    parts += [Text(note, style="dim") for note in _remarks(value)]
+    parts += [Text(note, style="dim") for note in remarks(value)]
     return Group(*parts)
 
 
@@ -119,74 +137,94 @@ def _main_figures(value: dict[str, Any]) -> RenderableType:
     table.add_column(justify="right")
     table.add_column(style="dim")
     for row in figures(value):
-        table.add_row(*row)
+        table.add_row(row.name, row.shown, row.of)
     return table
 
 
-def figures(value: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """The figures that matter: a name, the figure, and what it is of."""
+def figures(value: dict[str, Any]) -> list[Figure]:
+    """The figures that matter."""
     metrics, window = value["metrics"], value["window"]
     seconds, suffix = f"over {as_duration(window['seconds'])}", ""
     if metrics["total_token_rate"] is None and metrics["total_token_rate_run"] is not None:
         seconds, suffix = "over the whole run: the window was too short", "_run"
+    total, output = "total_token_rate" + suffix, "output_token_rate" + suffix
     interactivity, ttft = metrics["interactivity"], metrics["ttft"]
     user = metrics["user_output_rate"]
     requests, sessions, reuse = metrics["requests"], metrics["sessions"], metrics["prefix_reuse"]
     rows = [
-        ("Total tokens", _rate(metrics["total_token_rate" + suffix]), f"input + output, {seconds}"),
-        ("Output tokens", _rate(metrics["output_token_rate" + suffix]), seconds),
-        (
+        Figure("Total tokens", _rate(metrics[total]), f"input + output, {seconds}", total),
+        Figure("Output tokens", _rate(metrics[output]), seconds, output),
+        Figure(
             "Output of a user",
             _rate(user["p50"]),
             f"median of {user['n']} users; 90 % have {as_number(user['p90'])} or more",
+            "user_output_rate.p50",
         ),
-        (
+        Figure(
             "P90 interactivity",
             _rate(interactivity["p90"], "tok/s/user"),
             f"90 % of {interactivity['n']} requests reach it; "
             f"median {as_number(interactivity['p50'])}",
+            "interactivity.p90",
         ),
-        (
+        Figure(
             "TTFT",
             as_duration(ttft["p50"]),
             f"median; P95 {as_duration(ttft['p95'])}, P99 {as_duration(ttft['p99'])}",
+            "ttft.p50",
         ),
-        ("Prompt lengths", _off(metrics["isl_error"]["p50"]), _lengths(metrics)),
-        ("Prefix reuse", as_percent(reuse["theoretical"]), _reuse(reuse, value["server"])),
+        Figure(
+            "Prompt lengths",
+            _off(metrics["isl_error"]["p50"]),
+            _lengths(metrics),
+            "isl_error.p50",
+        ),
+        Figure(
+            "Prefix reuse",
+            as_percent(reuse["theoretical"]),
+            _reuse(reuse, value["server"]),
+            "prefix_reuse.theoretical",
+        ),
     ]
     if limits := value["goodput_limits"]:
         kept = f"of all requests, failed ones too, kept {' and '.join(limits)}"
-        rows.append(("Goodput", as_percent(metrics["goodput"]), kept))
-    rows = [row if row[1] != ABSENT else (row[0], ABSENT, "not measured") for row in rows]
+        rows.append(Figure("Goodput", as_percent(metrics["goodput"]), kept, "goodput"))
+    rows = [row if row.shown != ABSENT else row._replace(of="not measured") for row in rows]
     rows += [
-        (
+        Figure(
             "Requests",
             f"{requests['succeeded']:,} ok",
             f"{requests['failed']} failed, {requests['cancelled']} cut at the end, "
             f"{requests['warmup']} before the window",
+            "requests.succeeded",
         ),
-        ("Sessions", f"{sessions['completed']:,} whole", _sessions(sessions)),
-        *_server_rows(value["server"]),
-        *money_rows(value),
+        Figure(
+            "Sessions",
+            f"{sessions['completed']:,} whole",
+            _sessions(sessions),
+            "sessions.completed",
+        ),
+        *(Figure(*row) for row in _server_rows(value["server"])),
+        *(Figure(*row) for row in money_rows(value)),
     ]
     if warmup := value["warmup"]:
-        rows.append(("Warm-up", as_duration(warmup["seconds"]), _warmup(warmup)))
+        rows.append(Figure("Warm-up", as_duration(warmup["seconds"]), _warmup(warmup)))
     if (busy := metrics["busy"])["refusals"]:
+        said = f"{busy['refusals']:,} refusals"
         waited = f"sent again after {as_duration(busy['waited'])} in all, which no TTFT holds"
-        rows.append(("Server busy", f"{busy['refusals']:,} refusals", waited))
+        rows.append(Figure("Server busy", said, waited, "busy.refusals"))
     gaps = value["gaps"]
     if gaps["cut"]:
         limit = as_duration(value["plan"]["max_gap_s"])
-        rows.append(
-            ("Gaps cut", f"{gaps['cut']:,}", f"to {limit}, by {as_duration(gaps['cut_s'])} in all")
-        )
+        cut = f"to {limit}, by {as_duration(gaps['cut_s'])} in all"
+        rows.append(Figure("Gaps cut", f"{gaps['cut']:,}", cut))
     for name, title, of in (
         ("tree", "Idle skipped", "of a session without a call under way"),
         ("idle", "Idle skipped, all", "without any call under way"),
     ):
         if (skips := value["skips"][name])["count"]:
             what = f"times, {as_duration(skips['seconds'])} in all, {of}"
-            rows.append((title, f"{skips['count']:,}", what))
+            rows.append(Figure(title, f"{skips['count']:,}", what))
     return rows
 
 
@@ -275,8 +313,18 @@ def _details(value: dict[str, Any]) -> RenderableType:
     metrics = value["metrics"]
     table = Table(box=None, header_style="dim", padding=(0, 1))
     table.add_column("", no_wrap=True)
-    for column in _COLUMNS:
+    for column in COLUMNS:
         table.add_column(column, justify="right")
+    for name, title, show in distributions(metrics):
+        cells = [show(metrics[name][column]) for column in COLUMNS[1:]]
+        table.add_row(title, f"{metrics[name]['n']:,}", *cells)
+    return table
+
+
+def distributions(
+    metrics: Mapping[str, Any],
+) -> Iterator[tuple[str, str, Callable[[float | None], str]]]:
+    """Of each distribution that has a sample: its id, what it is called, and how it is written."""
     for names, show in (
         (_RATES, as_number),
         (_TIMES, as_duration),
@@ -285,9 +333,7 @@ def _details(value: dict[str, Any]) -> RenderableType:
     ):
         for name, title in names:
             if metrics[name]["n"]:
-                cells = [show(metrics[name][column]) for column in _COLUMNS[1:]]
-                table.add_row(title, f"{metrics[name]['n']:,}", *cells)
-    return table
+                yield name, title, show
 
 
 def _plays(plays: list[dict[str, Any]]) -> RenderableType:
@@ -347,63 +393,64 @@ def _fine(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.3g}"
 
 
-def _remarks(value: dict[str, Any]) -> list[str]:
+def remarks(value: dict[str, Any]) -> list[str]:
+    """What else has to be known of a run, a sentence each."""
     metrics, endpoint, trace = value["metrics"], value["endpoint"], value["trace"]
-    remarks = list(value["cautions"])
+    found = list(value["cautions"])
     if metrics["interactivity"]["n"]:
-        remarks.append(
+        found.append(
             "Of rates, p90 is what 90 % reach or exceed, and min is the slowest; of times, p90 is "
             "what 90 % stay within."
         )
     if cause := endpoint.get("calibration_failure"):
-        remarks.append(f"The chat template was not measured: {cause}")
+        found.append(f"The chat template was not measured: {cause}")
     if endpoint.get("limit") == "max_completion_tokens":
-        remarks.append("The server knows no max_tokens: max_completion_tokens was sent instead.")
+        found.append("The server knows no max_tokens: max_completion_tokens was sent instead.")
     if not endpoint.get("forces_output", True):
-        remarks.append(
+        found.append(
             "The server takes neither ignore_eos nor min_tokens: the lengths of its answers are "
             "its own."
         )
     if value["overlong"]:
-        remarks.append(
+        found.append(
             f"{value['overlong']} prompts were too short to pay for the chat template and were "
             "sent longer than recorded."
         )
     if (history := value["history"])["live"]:
-        remarks.append(
+        found.append(
             f"{history['live']} prompts held the server's own last answer: input lengths are "
             "reported, and not judged."
         )
     if history["substituted"]:
-        remarks.append(
+        found.append(
             f"{history['substituted']} prompts held the recorded turn, since the server's own "
             "answer had a broken tool call."
         )
     if value["after_window"]:
-        remarks.append(
+        found.append(
             f"{value['after_window']} requests were sent after the window closed: they count as "
             "requests, not in distributions and rates."
         )
     if value["chunk_gap_binned"]:
-        remarks.append("Gaps between chunks are from bins of 1 %.")
+        found.append("Gaps between chunks are from bins of 1 %.")
     if (fit := value["fit"]) and fit["looked_through_s"] is not None:
         took = as_duration(fit["looked_through_s"])
-        remarks.append(f"Every session was read first, to see that it fits: {took}.")
+        found.append(f"Every session was read first, to see that it fits: {took}.")
     if fit and fit["dropped_calls"]:
-        remarks.append(
+        found.append(
             f"{fit['dropped_sessions']} of {fit['sessions']} drawn sessions, "
             f"{fit['dropped_calls']} calls and {_of(fit['dropped_tokens'], fit['tokens'])} of the "
             f"drawn tokens were left out: they don't fit a context of "
             f"{fit['context_tokens']:,} tokens (--fit {fit['policy']})."
         )
     if server := value["server"]:
-        remarks += _server_remarks(server)
+        found += _server_remarks(server)
     for source, cause in list(trace["skipped"].items())[:5]:
-        remarks.append(f"Skipped {source}: {cause}")
+        found.append(f"Skipped {source}: {cause}")
     if (client := metrics["client"])["stamps"]:
-        remarks.append(_client(client))
-    remarks += [warning["text"] for warning in value["verdict"]["warnings"]]
-    return remarks
+        found.append(_client(client))
+    found += [warning["text"] for warning in value["verdict"]["warnings"]]
+    return found
 
 
 def _server_remarks(server: dict[str, Any]) -> list[str]:
@@ -492,7 +539,7 @@ def trace_report(
         facts.add_row(*row)
     spread = Table(box=None, header_style="dim", padding=(0, 1))
     spread.add_column("", no_wrap=True)
-    for column in _COLUMNS:
+    for column in COLUMNS:
         spread.add_column(column, justify="right")
     for title, values, show in (
         ("calls a session", found.calls_per_session, as_number),
@@ -504,7 +551,7 @@ def trace_report(
         ("session", found.session_s, as_duration),
     ):
         if values.n:
-            cells = [show(getattr(values, column)) for column in _COLUMNS[1:]]
+            cells = [show(getattr(values, column)) for column in COLUMNS[1:]]
             spread.add_row(title, f"{values.n:,}", *cells)
     parts: list[RenderableType] = [facts, Text(""), spread]
     if left_out:

@@ -1,0 +1,1 @@
+"""Pages of one file each, which open from disk."""
