@@ -43,7 +43,7 @@ class Job:
         limits: Where the run stops being valid.
         goodput: Limits on single requests.
         money: What makes money of its figures.
-        crew: How many processes play it.
+        crew: Who plays it.
     """
 
     trace: TraceSet
@@ -239,9 +239,14 @@ JOB = (
         "--workers",
         callback=options.workers,
         metavar="N",
-        default="1",
-        show_default=True,
-        help="Processes that play the users; 'auto' for as many as users and cores ask for.",
+        help="Processes that play the users; 'auto' for as many as users and cores ask for.  "
+        "[default: 1; with --ray, one a node]",
+    ),
+    click.option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Play the users on the nodes of this Ray cluster: 'auto', where this is one of them, "
+        "or host:port of its head.",
     ),
     click.option("--requests", type=click.IntRange(1), help="Send at most so many requests."),
     click.option("--sessions", type=click.IntRange(1), help="Play at most so many sessions."),
@@ -522,7 +527,7 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
         **{name: values.pop(name) for name in _ENDPOINT},
     )
     profile, duration_s = values.pop("profile"), values.pop("duration")
-    workers = values.pop("workers")
+    workers, ray = values.pop("workers"), values.pop("ray")
     limits = limits_of(values.pop("allow"), scenario, duration_s, values.pop("max_error_rate"))
     goodput = values.pop("goodput")
     if values["history"] == "live" and asked["api"] != "chat":
@@ -560,22 +565,35 @@ def job_of(asked: dict[str, Any], users: int | None) -> Job:
         overrides=overrides,
         **fields,
     )
-    return Job(trace, plan, endpoint, profile, limits, goodput, money, _crew(plan, workers))
+    crew = _crew(plan, workers, ray, endpoint)
+    return Job(trace, plan, endpoint, profile, limits, goodput, money, crew)
 
 
-def _crew(plan: Plan, workers: int | None) -> Crew:
-    """Who plays *plan*: so many processes, or where None as many as it asks for."""
+def _crew(
+    plan: Plan, workers: int | str | None, ray: str | None, endpoint: Endpoint | None
+) -> Crew:
+    """Who plays *plan*: so many processes, as many as it asks for (`auto`), or as is usual."""
     from agentreplay.client.machine import cores
-    from agentreplay.workers.crew import Crew, needs_one, workers_for
+    from agentreplay.workers.crew import Crew, host_and_port, needs_one, workers_for
 
     why = needs_one(plan)
-    if workers is None:
-        workers = 1 if why else workers_for(plan.users, cores())
+    if ray is not None:
+        if endpoint is None:
+            raise AgentReplayError("--ray needs --url: the simulated server is on this machine")
+        if ray != "auto":
+            host_and_port(ray)
+    if not isinstance(workers, int):
+        if why or (ray is None and workers is None):
+            workers = 1
+        elif ray is not None:
+            return Crew(None, ray)
+        else:
+            workers = workers_for(plan.users, cores())
     if workers > 1 and why:
         raise AgentReplayError(f"--workers {workers}: {why} needs one process")
     if workers > plan.users:
         raise AgentReplayError(f"--workers {workers}: there are {plan.users} users")
-    return Crew(workers)
+    return Crew(workers, ray)
 
 
 _ENDPOINT = (

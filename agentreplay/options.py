@@ -56,10 +56,10 @@ SECTIONS = (
 """In this order, and others after them."""
 
 
-def workers(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
-    """How many processes; None for as many as are needed."""
-    if value == "auto":
-        return None
+def workers(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
+    """How many processes, or `auto`; None where it isn't said."""
+    if value is None or value == "auto":
+        return value
     if not value.isdecimal() or int(value) < 1:
         raise click.BadParameter(f"{value!r} is neither a number from 1 on nor 'auto'")
     return int(value)

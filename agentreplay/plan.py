@@ -171,6 +171,14 @@ def first_sessions(plan: Plan, sessions: int, lanes: range | None = None) -> Ite
             break
 
 
+def all_sessions(plan: Plan, sessions: int) -> set[int]:
+    """The sessions that lanes can come to play, of a trace of *sessions*."""
+    if plan.sessions is None or plan.sessions >= sessions:
+        return set(range(sessions))
+    lanes = range(plan.users)
+    return {visit.session for lane in lanes for visit in visits(plan, lane, sessions)}
+
+
 def lane_start_s(plan: Plan, lane: int) -> float:
     """When *lane* begins, in seconds after the start of the run."""
     return plan.ramp_s * lane / plan.users

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -48,7 +48,7 @@ from agentreplay.metrics.server import Load
 from agentreplay.metrics.summary import ClientHealth, Summary
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
-from agentreplay.plan import Plan, first_sessions
+from agentreplay.plan import Plan, all_sessions, first_sessions
 from agentreplay.replay import Progress
 from agentreplay.report.aiperf import Export
 from agentreplay.report.html.files import run_files
@@ -69,15 +69,23 @@ from agentreplay.store import (
 )
 from agentreplay.trace.draw import Draws
 from agentreplay.trace.load import TraceSet, content_hash
+from agentreplay.trace.model import Trace
+from agentreplay.trace.shipped import ship
+from agentreplay.units import as_duration
 from agentreplay.workers.crew import Crew, caution
 from agentreplay.workers.fleet import START_LEAD_NS, Fleet
+from agentreplay.workers.link import Link
 from agentreplay.workers.processes import processes
+from agentreplay.workers.ray import actors
 
 BRIEF_DRAIN_S = 5.0
 """How long answers may still take after a first signal; a second one cuts them."""
 
 PAGE = "report.html"
 """The page to look at, in the run directory."""
+
+LONG_S = 2.0
+"""Reading all sessions before the start is told of where it takes longer."""
 
 FLUSH_S = 1.0
 VIEW_S = 0.25
@@ -224,7 +232,7 @@ async def run_plan(
         show: Makes what looks on.
         reports: What is written for other programs besides.
         money: What makes money of its figures, where known.
-        crew: How many processes play it; this one where None.
+        crew: Who plays it; this process where None.
 
     Raises:
         AgentReplayError: no session can be read, the directory can't be written, or the embedded
@@ -263,17 +271,22 @@ async def _run(
 
     *judging* is what run.json says of how the run is judged.
     """
-    allow_files(-(-plan.users // crew.workers))
+    if crew.ray is None:
+        allow_files(-(-plan.users // (crew.workers or 1)))
     raise_malloc_threshold()
     signals = _Signals(min(BRIEF_DRAIN_S, plan.drain_s))
-    async with anyio.create_task_group() as beside:
+    async with anyio.create_task_group() as beside, AsyncExitStack() as others:
         beside.start_soon(signals.watch)
         with signals.scope:
             await anyio.to_thread.run_sync(_look_through, trace, abandon_on_cancel=True)
+        links: Sequence[Link] = ()
+        with signals.anew():
+            links = await _links(crew, plan.users, others)
         manifest = manifest_of(trace, plan) | judging
-        manifest["workers"] = crew.workers
-        manifest["cautions"] = cautions(plan.users, len(endpoint.urls) if endpoint else 1)
-        if too_few := caution(plan.users, crew.workers):
+        manifest["workers"], manifest["ray"], manifest["cautions"] = len(links) or 1, crew.ray, []
+        if crew.ray is None:
+            manifest["cautions"] += cautions(plan.users, len(endpoint.urls) if endpoint else 1)
+        if too_few := caution(plan.users, len(links) or 1):
             manifest["cautions"].append(too_few)
         with RunWriter(out, manifest) as writer:
             async with AsyncExitStack() as stack:
@@ -282,12 +295,9 @@ async def _run(
                 ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
                 health: ClientHealth | None = None
                 draws: Draws | None = None
-                fleet: Fleet | None = None
                 scrape: Scrape | None = None
+                fleet = Fleet(links, one_clock=crew.ray is None) if links else None
                 with signals.anew():
-                    if crew.workers > 1:
-                        links = await stack.enter_async_context(processes(crew.workers))
-                        fleet = Fleet(links, one_clock=True)
                     if endpoint is None:
                         url = await stack.enter_async_context(embedded(profile))
                         endpoint = Endpoint((api_url(url),))
@@ -303,7 +313,10 @@ async def _run(
                     draws.context_tokens = plan.context_tokens or known.context_tokens
                     if plan.fit == "fail":
                         await draws.look_through()
-                    share = Share(trace, plan, endpoint, known, range(plan.users))
+                    played: Trace = trace
+                    if crew.ray is not None:
+                        played = await _shipped(trace, plan, manifest["cautions"])
+                    share = Share(played, plan, endpoint, known, range(plan.users))
                     if fleet is not None:
                         await fleet.prepare(share)
                     scrape = await stack.enter_async_context(
@@ -332,6 +345,31 @@ async def _run(
                 writer.end(ending, health, facts)
         beside.cancel_scope.cancel()
     return signals.first
+
+
+async def _links(crew: Crew, users: int, stack: AsyncExitStack) -> Sequence[Link]:
+    """Start those who play a run of so many users; none where this process does.
+
+    Raises:
+        AgentReplayError: they can't be started.
+    """
+    if crew.ray is not None:
+        return await stack.enter_async_context(actors(crew.ray, crew.workers, users))
+    if crew.workers in (None, 1):
+        return ()
+    return await stack.enter_async_context(processes(crew.workers))
+
+
+async def _shipped(trace: TraceSet, plan: Plan, cautions: list[str]) -> Trace:
+    """What *plan* can play of a set, for machines that don't have its files."""
+    began_s, needed = time.monotonic(), sorted(all_sessions(plan, len(trace)))
+    packed = await anyio.to_thread.run_sync(
+        ship, trace, needed, anyio.from_thread.check_cancelled, abandon_on_cancel=True
+    )
+    if (took_s := time.monotonic() - began_s) > LONG_S:
+        took = as_duration(took_s)
+        cautions.append(f"It took {took} to read {len(needed):,} sessions for the workers.")
+    return packed
 
 
 def _look_through(trace: TraceSet) -> None:

@@ -285,7 +285,9 @@ class LiveView:
         self._next_ns = PLAIN_LINE_NS
         self._live: Live | None = None
         if self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live = Live(
+                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
+            )
 
     def __enter__(self) -> LiveView:
         if self._endpoint["simulated"]:

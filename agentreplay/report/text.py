@@ -110,9 +110,18 @@ def headline(value: dict[str, Any]) -> str:
         asked.append(as_duration(plan["duration_s"]))
     asked += [f"{plan[name]} {name}" for name in ("sessions", "requests") if plan[name] is not None]
     asked += [f"timing {plan['timing']}", f"seed {plan['seed']}"]
+    if workers := value["workers"]:
+        asked.append(_workers(workers))
     urls = ", ".join(endpoint.get("urls", ["no endpoint"]))
     where = f"{urls} · {endpoint.get('model', 'no model')}"
     return f"{paths} ({trace['sessions']} sessions) → {where}\n{' · '.join(asked)}"
+
+
+def _workers(workers: list[dict[str, Any]]) -> str:
+    """How many played it, and where they had clocks of their own, how well these are known."""
+    residuals_s = [each["clock_residual_s"] for each in workers if each["clock_residual_s"]]
+    said = f"{len(workers)} worker{'s' * (len(workers) != 1)}"
+    return f"{said}, clocks within {as_duration(max(residuals_s))}" if residuals_s else said
 
 
 def _failures(value: dict[str, Any]) -> RenderableType:

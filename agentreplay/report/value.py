@@ -57,6 +57,7 @@ def summary_value(
         "cautions": manifest.get("cautions", []),
         "fit": facts.get("fit"),
         "server": asdict(summary.server) if summary.server else None,
+        "workers": facts.get("workers", []),
         "money": manifest["money"],
         "plan": manifest["plan"],
         "endpoint": manifest["endpoint"],

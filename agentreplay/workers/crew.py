@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from agentreplay.errors import AgentReplayError
 from agentreplay.plan import Plan
 
 USER_TOKENS_S = 100
@@ -18,10 +20,13 @@ class Crew:
     """Who plays a run.
 
     Attributes:
-        workers: How many processes; 1 is the command's own.
+        workers: How many processes; 1 is the command's own, where `ray` is None. None: one on
+            each node of the cluster.
+        ray: The Ray cluster on whose nodes they are; None for this machine.
     """
 
-    workers: int = 1
+    workers: int | None = 1
+    ray: str | None = None
 
 
 def workers_for(users: int, cores: int) -> int:
@@ -40,6 +45,27 @@ def caution(users: int, workers: int) -> str | None:
         f"{PROCESS_TOKENS_S * workers:,} that {_processes(workers)} should be given to measure: "
         "see --workers."
     )
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Where the head of a Ray cluster listens.
+
+    Raises:
+        AgentReplayError: the address is of another kind.
+    """
+    if address.startswith("ray://"):
+        raise AgentReplayError(
+            f"--ray {address}: run the command on a node of the cluster, with --ray auto: clocks "
+            "are not compared through Ray's client"
+        )
+    try:
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port or parts.path:
+        raise AgentReplayError(f"--ray {address}: write auto, or host:port of the cluster's head")
+    return host, port
 
 
 def needs_one(plan: Plan) -> str | None:

@@ -565,7 +565,7 @@ def _by_place(places: Ints) -> list[tuple[str, Bools]]:
     while bounds and bounds[-1] * 2 <= most:
         bounds.append(bounds[-1] * 2)
     found = []
-    for low, high in zip(bounds, [*bounds[1:], most + 1], strict=True):
+    for low, high in zip(bounds, [*bounds, most + 1][1:], strict=True):
         label = f"{low}" if high - low == 1 else f"{low}–{high - 1}"
         those = (places >= low) & (places < high)
         if those.any():
