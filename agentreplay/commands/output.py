@@ -52,8 +52,8 @@ def show(result: Result, as_json: bool) -> None:
         for line in _annotations(result.value):
             click.echo(line, err=True)
     code, why = exit_code(result)
-    if result.page is not None:
-        click.echo(f"To look at: {result.page}", err=as_json)
+    if result.page is not None and not as_json:
+        click.echo(f"To look at: {result.page}")
     click.echo(f"{result.run.path} · exit {code}: {why}", err=as_json)
     sys.exit(code)
 
