@@ -74,6 +74,7 @@ def test_a_run_reports_and_ends_with_zero(trace: Path, tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} == {
         "run.json",
         "records.jsonl",
+        "server.jsonl",
         "end.json",
         "summary.json",
     }

@@ -556,7 +556,7 @@ def warnings_of(*readings: Reading, rows: list[Record] | None = None) -> dict[st
 
 def before_and_after(**after: Any) -> tuple[Reading, Reading]:
     """A reading of zeros before the run, and one after it."""
-    before: dict[str, Any] = dict.fromkeys(after, 0)
+    before: dict[str, Any] = {**after, **dict.fromkeys(after, 0)}
     return reading(-1, **before), reading(23, **after)
 
 

@@ -154,11 +154,11 @@ class Scrape:
         self._keep = keep
         self._early: list[Reading] = []
         self._origin_ns: int | None = None
-        hosts = {urlsplit(url).hostname for url in endpoint.urls}
+        servers = {urlsplit(url).netloc for url in endpoint.urls}
         self._sources = []
         for url in metrics_pages(endpoint):
             there = replace(endpoint, urls=(url,))
-            if urlsplit(url).hostname not in hosts:  # whose keys these are not
+            if urlsplit(url).netloc not in servers:  # whose keys these are not
                 there = replace(there, api_key=None, headers=())
             self._sources.append(_Source(url, open_client(there, time.monotonic_ns)))
 

@@ -103,7 +103,7 @@ def _told(key: str, value: Any) -> Any:
         return MASK
     if key == "header":
         return f"{value.partition(':')[0]}: {MASK}"
-    if key == "url" and "://" not in value:
+    if key in ("url", "metrics-url") and "://" not in value:
         return shown(f"http://{value}").removeprefix("http://")
     if key == "body":
         try:
