@@ -30,6 +30,7 @@ soak: $(VENV)/installed-dev  ## five minutes of 200 users: nothing is left behin
 	$(BIN)/python tests/soak.py --seconds 300
 
 bench: $(VENV)/installed-dev  ## what our own code costs, beside what it can't cost less than
+	$(BIN)/python -m tests.bench
 	$(BIN)/python tests/bench/body.py
 	$(BIN)/python tests/bench/reading.py
 
