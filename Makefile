@@ -31,8 +31,6 @@ soak: $(VENV)/installed-dev  ## five minutes of 200 users: nothing is left behin
 
 bench: $(VENV)/installed-dev  ## what our own code costs, beside what it can't cost less than
 	$(BIN)/python -m tests.bench
-	$(BIN)/python tests/bench/body.py
-	$(BIN)/python tests/bench/reading.py
 
 check: $(VENV)/installed-dev  ## style and types
 	$(BIN)/ruff format --check .

@@ -10,24 +10,36 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from rich.console import Console
 
-from . import streams
-from .source import CLIENT_CORE, SERVER_CORE, NotBuiltError
-from .table import Row, table
+from . import bodies, commands, reading, streams
+from .programs import CLIENT_CORE, SERVER_CORE, NotBuiltError
+from .table import Line, Row, table
 
-GROUPS: Mapping[str, Callable[[Path], list[Row]]] = {
-    "events": streams.events,
-    "request": streams.request,
-    "stamps": streams.stamps,
+Measure: TypeAlias = Callable[[Path], list[Row]]
+"""Measures some rows; the folder is for what it makes meanwhile."""
+
+GROUPS: Mapping[str, tuple[Measure, Sequence[Line]]] = {
+    "events": (streams.events, streams.EVENTS),
+    "request": (streams.request, streams.REQUEST),
+    "stamps": (streams.stamps, streams.STAMPS),
+    "body": (bodies.bodies, bodies.LINES),
+    "reading": (reading.reading, reading.LINES),
+    "help": (commands.help_, (commands.HELP,)),
+    "start": (commands.start, commands.START),
+    "memory": (commands.memory, commands.MEMORY),
+    "lag": (commands.lag, commands.LAG),
 }
-"""What can be run by itself; each is given a folder for what it makes."""
+"""What can be run by itself: how it is measured, and the lines that this fills, in their order."""
+
+PLAIN_WIDTH = 150
+"""Columns of what goes to no terminal."""
 
 LIBRARIES = ("aiohttp", "anyio", "httpx", "numpy", "orjson", "uvloop")
 
@@ -66,7 +78,7 @@ def _commit() -> str | None:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print, write; what has been measured also where a later group fails."""
     parser = argparse.ArgumentParser(description="Measure what our own code costs.")
     parser.add_argument("--only", help=f"some of {', '.join(GROUPS)}, with commas between them")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE")
@@ -74,27 +86,39 @@ def main() -> None:
     names = given.only.split(",") if given.only else list(GROUPS)
     if unknown := set(names) - set(GROUPS):
         parser.error(f"no group {', '.join(sorted(unknown))}: there are {', '.join(GROUPS)}")
-    described = machine() | {"load_at_start": os.getloadavg()}
-    console, rows = Console(highlight=False), list[Row]()
-    for name in names:
-        console.print(f"[dim]measuring {name} …[/]")
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                rows += GROUPS[name](Path(folder))
-            except NotBuiltError as error:
-                rows.append(Row(name, (), left_out=str(error)))
-    described |= {"load_at_end": os.getloadavg()}
-    if CLIENT_CORE == SERVER_CORE:
-        console.print("One core for all: clients and servers take turns on it.")
-    loads = (described[f"load_at_{when}"][0] for when in ("start", "end"))
-    caption = (
-        f"{described['cpu']}, {described['cores']} cores, Python {described['python']}, "
-        f"commit {described['commit']}, load average {' to '.join(f'{each:.1f}' for each in loads)}"
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    described, rows = machine() | {"load_at_start": os.getloadavg()}, list[Row]()
+    try:
+        for name in names:
+            console.print(f"[dim]measuring {name} …[/]")
+            rows += measured(*GROUPS[name])
+    finally:
+        described |= {"load_at_end": os.getloadavg()}
+        console.print(table(rows, caption(described)))
+        found = {"machine": described, "rows": [row.as_json() for row in rows]}
+        given.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+        console.print(f"written to {given.json}")
+
+
+def measured(measure: Measure, lines: Sequence[Line]) -> list[Row]:
+    """The rows of a group."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return measure(Path(folder))
+        except NotBuiltError as error:
+            return [Row(line, (), left_out=str(error)) for line in lines]
+
+
+def caption(described: Mapping[str, Any]) -> str:
+    """A line on the machine, and on what else it was doing."""
+    start, end = described["load_at_start"][0], described["load_at_end"][0]
+    shared = ", one for clients and servers" if CLIENT_CORE == SERVER_CORE else ""
+    return (
+        f"{described['cpu']}, cores: {described['cores']}{shared}, Python {described['python']}, "
+        f"commit {described['commit']}, load average {start:.1f} to {end:.1f}"
     )
-    console.print(table(rows, caption))
-    found = {"machine": described, "rows": [row.as_json() for row in rows]}
-    given.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-    console.print(f"written to {given.json}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One measurement of one client, in a process of its own: what answers cost it in CPU time.
 
-    python -m tests.bench.client STACK PORT STREAMS TARGET:REQUESTS...
+    python tests/bench/client.py STACK PORT STREAMS TARGET:REQUESTS...
 
 For each TARGET of the source, every stream asks for it REQUESTS times, one after the other, on
 connections that stay open; a line of JSON says what that took. All stacks run in the loop that

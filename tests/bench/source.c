@@ -26,7 +26,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -82,7 +81,7 @@ static int chunk(char *to, const char *choices, const char *rest) {
   int size = snprintf(event, sizeof event,
       "data: {\"id\":\"chatcmpl-0123456789abcdef0123456789abcdef\","
       "\"object\":\"chat.completion.chunk\",\"created\":1767225600,"
-      "\"model\":\"bench/a-model-with-a-long-name-8B\",\"choices\":[%s]%s}\n\n", choices, rest);
+      "\"model\":\"bench/a-model-with-a-long-name-80B\",\"choices\":[%s]%s}\n\n", choices, rest);
   return sprintf(to, "%x\r\n%s\r\n", size, event);
 }
 
@@ -244,13 +243,9 @@ static void receive(conn *c) {
 int main(void) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   socklen_t length = sizeof address;
-  struct rlimit files;
   struct epoll_event events[512], wanted = {.events = EPOLLIN};
   int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
   prctl(PR_SET_PDEATHSIG, SIGKILL);  /* nothing is left when the bench goes */
-  getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);
   write_chunks();
   if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 4096)) return 1;
   getsockname(listener, (struct sockaddr *)&address, &length);

@@ -9,8 +9,20 @@ from statistics import median
 
 import numpy as np
 
-from .source import Measured, Phase, built, client, floor, running
-from .table import Row, ratio_row, slope_us
+from .programs import Measured, Phase, Sent, built, client, floor, running
+from .table import Line, Row, ratio_row, slope_us
+
+EVENTS = (
+    Line("event / aiohttp", goal=0.80),
+    Line("event / httpx lines", goal=0.25),
+    Line("event / C reader", goal=2.2),
+)
+REQUEST = (Line("request / aiohttp", goal=2.2),)
+STAMPS = (
+    Line("stamp error P99, 1 stream", "ms"),
+    Line("stamp error P99, 100 streams", "ms", 0.1),
+    Line("stamp error P99, 500 streams", "ms"),
+)
 
 ROUNDS = 5
 
@@ -28,7 +40,7 @@ SMALL = Phase(tokens=1, times=80, pace_us=5_000)
 
 STAMPED_STREAMS = (1, 100, 500)
 STAMPED = Phase(tokens=200, spread=True)
-STAMP_ROUNDS = 3
+STAMP_ROUNDS = 4
 
 
 def events(folder: Path) -> list[Row]:
@@ -48,10 +60,11 @@ def events(folder: Path) -> list[Row]:
             for name, measure in measured.items():
                 _, low, high = measure()
                 costs[name].append(slope_us(low, high))
+    aiohttp, httpx, c_reader = EVENTS
     return [
-        ratio_row("event / aiohttp", costs["ours"], costs["aiohttp"], "us", 0.80),
-        ratio_row("event / httpx lines", costs["few"], costs["httpx"], "us", 0.25),
-        ratio_row("event / C reader", costs["ours"], costs["floor"], "us", 2.2),
+        ratio_row(aiohttp, costs["ours"], costs["aiohttp"], "us"),
+        ratio_row(httpx, costs["few"], costs["httpx"], "us"),
+        ratio_row(c_reader, costs["ours"], costs["floor"], "us"),
     ]
 
 
@@ -63,7 +76,7 @@ def request(folder: Path) -> list[Row]:
             for stack in ("ours", "aiohttp"):
                 _, each = client(source, stack, REQUEST_STREAMS, (FIRST, SMALL))
                 costs[stack].append(each["cpu_s"] / each["requests"] * 1e6)
-    return [ratio_row("request / aiohttp", costs["ours"], costs["aiohttp"], "us", 2.2)]
+    return [ratio_row(line, costs["ours"], costs["aiohttp"], "us") for line in REQUEST]
 
 
 def stamps(folder: Path) -> list[Row]:
@@ -77,25 +90,21 @@ def stamps(folder: Path) -> list[Row]:
                 found[streams].append(errors(last["stamps"], source.log()))
     return [
         Row(
-            f"stamp error P99, {streams} streams",
-            tuple(each["gap_p99_ms"] for each in rounds),
-            unit="ms",
-            goal=0.1 if streams == 100 else None,
-            details={
-                name: median(each[name] for each in rounds)
+            line,
+            tuple(each["gap_p99_ms"] for each in found[streams]),
+            {
+                name: median(each[name] for each in found[streams])
                 for name in ("gap_p50_ms", "delay_p50_ms", "delay_p99_ms")
             },
         )
-        for streams, rounds in found.items()
+        for line, streams in zip(STAMPS, STAMPED_STREAMS, strict=True)
     ]
 
 
 Errors = Mapping[str, float]
 
 
-def errors(
-    stamped: Mapping[str, Sequence[int]], log: Mapping[str, tuple[int, Sequence[int]]]
-) -> Errors:
+def errors(stamped: Mapping[str, Sequence[int]], log: Sequence[Sent]) -> Errors:
     """What lies between a client's stamps and the source's log of the same streams.
 
     The gap's error is |client gap − source gap| from token to token, the delay what passed between
@@ -104,9 +113,12 @@ def errors(
     Raises:
         ValueError: a stream has not as many stamps as tokens were sent.
     """
+    sent = {each.name: each.sent_ns for each in log}
     gaps, delays = [], []
-    for name, client_ns in stamped.items():
-        late = np.subtract(client_ns, log[name][1])
+    for name, stamps_ns in stamped.items():
+        if len(stamps_ns) != len(sent[name]):
+            raise ValueError(f"{name}: {len(stamps_ns)} stamps of {len(sent[name])} tokens")
+        late = np.subtract(stamps_ns, sent[name])
         delays.append(late)
         gaps.append(np.abs(np.diff(late)))
     both = {"gap": np.concatenate(gaps), "delay": np.concatenate(delays)}

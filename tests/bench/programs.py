@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
+
+import agentreplay
 
 HERE = Path(__file__).parent
 
@@ -51,6 +53,12 @@ def built(name: str, folder: Path) -> Path:
     return program
 
 
+def environment() -> dict[str, str]:
+    """For processes that use the tree this one uses, and no proxy."""
+    tree = str(Path(agentreplay.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": tree, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+
+
 @contextmanager
 def on_core(core: int | None) -> Iterator[None]:
     """Processes started inside run on this core only."""
@@ -63,43 +71,6 @@ def on_core(core: int | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A running source.
-
-    Attributes:
-        port: Where it listens on 127.0.0.1.
-    """
-
-    port: int
-
-    def log(self) -> dict[str, tuple[int, list[int]]]:
-        """Of each stream that has ended since the last look: when its request had come, and when
-        each token was sent, by the name of the request, in nanoseconds of CLOCK_MONOTONIC."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://127.0.0.1:{self.port}/log", timeout=LONGEST_S) as response:
-            lines = response.read().decode().splitlines()
-        found = {}
-        for line in lines:
-            name, received_ns, *sent_ns = line.split()
-            found[name] = (int(received_ns), list(map(int, sent_ns)))
-        return found
-
-
-@contextmanager
-def running(program: Path) -> Iterator[Source]:
-    """The source, started on its core and ended afterwards."""
-    with (
-        on_core(SERVER_CORE),
-        subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            yield Source(int(process.stdout.readline()))
-        finally:
-            process.kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,25 +89,81 @@ class Phase:
     pace_us: int = 10_000
     spread: bool = False
 
-    def __str__(self) -> str:
+    @property
+    def query(self) -> str:
+        """Asks the source for it."""
         phase = "spread" if self.spread else "aligned"
-        query = f"n={self.tokens}&pace_us={self.pace_us}&phase={phase}"
-        return f"/v1/chat/completions?{query}:{self.times}"
+        return f"n={self.tokens}&pace_us={self.pace_us}&phase={phase}"
+
+    def __str__(self) -> str:
+        return f"/v1/chat/completions?{self.query}:{self.times}"
+
+
+class Sent(NamedTuple):
+    """What the source did for a stream, in nanoseconds of CLOCK_MONOTONIC.
+
+    Attributes:
+        name: The request's X-Request-ID; "-" for none.
+        received_ns: When all of the request had come.
+        sent_ns: When each token was sent.
+    """
+
+    name: str
+    received_ns: int
+    sent_ns: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A running source.
+
+    Attributes:
+        port: Where it listens on 127.0.0.1.
+    """
+
+    port: int
+
+    def url(self, phase: Phase) -> str:
+        """An endpoint of which all answers are such ones."""
+        return f"http://127.0.0.1:{self.port}/v1?{phase.query}"
+
+    def log(self) -> list[Sent]:
+        """The streams that have ended since the last look."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{self.port}/log", timeout=LONGEST_S) as response:
+            lines = response.read().decode().splitlines()
+        found = []
+        for line in lines:
+            name, received_ns, *sent_ns = line.split()
+            found.append(Sent(name, int(received_ns), list(map(int, sent_ns))))
+        return found
+
+
+@contextmanager
+def running(program: Path) -> Iterator[Source]:
+    """The source, started on its core and ended afterwards."""
+    with (
+        on_core(SERVER_CORE),
+        subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield Source(int(process.stdout.readline()))
+        finally:
+            process.kill()
 
 
 def client(
     source: Source, stack: str, streams: int, phases: Sequence[Phase], *options: str
 ) -> list[Measured]:
-    """Measure a client of `bench.client` in a fresh process on its core, phase by phase."""
-    module = f"{__package__}.client"
-    return _lines(
-        sys.executable, "-m", module, stack, source.port, streams, *map(str, phases), *options
-    )
+    """Measure one of the clients in client.py in a fresh process on its core, phase by phase."""
+    script = HERE / "client.py"
+    return _lines(sys.executable, script, stack, source.port, streams, *phases, *options)
 
 
 def floor(source: Source, program: Path, streams: int, phases: Sequence[Phase]) -> list[Measured]:
     """The same for the reader that parses nothing, and so counts no tokens either."""
-    lines = _lines(program, source.port, streams, *map(str, phases))
+    lines = _lines(program, source.port, streams, *phases)
     return [
         {**line, "tokens": line["requests"] * phase.tokens}
         for line, phase in zip(lines, phases, strict=True)
@@ -150,6 +177,6 @@ def _lines(*command: object) -> list[Measured]:
             stdout=subprocess.PIPE,
             timeout=LONGEST_S,
             check=True,
-            env={**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
+            env=environment(),
         )
     return [orjson.loads(line) for line in ended.stdout.splitlines()]
