@@ -164,8 +164,10 @@ def visits(plan: Plan, lane: int, sessions: int) -> Iterator[Visit]:
 
 
 def first_sessions(plan: Plan, sessions: int, lanes: range | None = None) -> Iterator[int]:
-    """The sessions that *lanes* (or all) play first, of a trace of *sessions*."""
+    """The sessions that *lanes* (or all) play that begin at once, of a trace of *sessions*."""
     for lane in range(plan.users) if lanes is None else lanes:
+        if lane_start_s(plan, lane) > 0:
+            break
         for visit in visits(plan, lane, sessions):
             yield visit.session
             break

@@ -140,6 +140,7 @@ class Play:
                 visit_key=visit_key,
                 asked=asked,
             )
+        self._first_bodies: dict[int, bytes] = {}
         self._made: dict[int, _Made] = {}
         self._skipped_ns: dict[int, tuple[int, int]] = {}
         self._sends = (sent or Sent(plan)).play(session, visit)
@@ -250,8 +251,14 @@ class Play:
             self.waiting[i] -= by_ns
         return min(self.waiting, key=lambda i: (self.waiting[i], i))
 
+    def make_first(self) -> None:
+        """Make the bodies of what is due when the play begins; `body` hands them over."""
+        self._first_bodies = {i: self.body(i) for i in sorted(self._free) if self._away_s(i) <= 0}
+
     def body(self, i: int, *, warmup: bool = False) -> bytes:
         """The bytes of call *i*; to be asked for once."""
+        if (made := self._first_bodies.pop(i, None)) is not None:
+            return made
         if self._conversation is None:
             self._made[i] = _Made(0, "recorded", None)
             return b""

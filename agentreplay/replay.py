@@ -7,7 +7,7 @@ it is due, and nothing is sent after the end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -99,7 +99,8 @@ class Replay:
         tell: Callable[[News], None] | None = None,
     ) -> None:
         self.plan = plan
-        self._lanes = range(plan.users) if lanes is None else lanes
+        numbers = range(plan.users) if lanes is None else lanes
+        self._lanes = [_Lane(plan, number, sessions) for number in numbers]
         self._in_flight = 0
         self._live_lanes = len(self._lanes)
         self._opened_ns: int | None = None
@@ -144,6 +145,21 @@ class Replay:
     def learn(self, news: Iterable[News]) -> None:
         """Note what lanes that are played elsewhere have sent."""
         self._sent.learn(news)
+
+    async def prepare(self) -> None:
+        """Draw the first sessions of lanes that begin at once, and make what they send first.
+
+        To be called, if at all, before the clock begins, so that nothing is late at the start.
+        """
+        if self.plan.warms_up or self.plan.arrivals:
+            return
+        for lane in self._lanes:
+            if planning.lane_start_s(self.plan, lane.number) > 0 or lane.budget.spent:
+                continue
+            drawn = await self._next_session(lane)
+            if drawn is not None:
+                lane.play = self._play_of(*drawn)
+                lane.play.make_first()
 
     async def run(self) -> Ending:
         """Send everything, wait for the answers, and tell how it ended."""
@@ -227,21 +243,20 @@ class Replay:
         return self._reason is None and not over()
 
     async def _run_lanes(self) -> None:
-        lanes = [_Lane(self.plan, lane, self._sessions) for lane in self._lanes]
         if self.plan.warms_up:
-            await self._open(lanes)
+            await self._open()
         else:
             self._begin(0)
         async with anyio.create_task_group() as group:
-            for lane in lanes:
+            for lane in self._lanes:
                 group.start_soon(self._lane, lane)
             if self.plan.warms_up:
-                group.start_soon(self._limit_warmup, lanes)
+                group.start_soon(self._limit_warmup)
 
-    async def _open(self, lanes: Sequence[_Lane]) -> None:
+    async def _open(self) -> None:
         """Draw the first session of every lane, and plan the warm-up of all together."""
         openings = []
-        for lane in lanes:
+        for lane in self._lanes:
             drawn = None if lane.budget.spent else await self._next_session(lane)
             if drawn is not None:
                 visit, session = drawn
@@ -252,18 +267,18 @@ class Replay:
         self._warmup_total = sum(opened.calls for _, opened in openings)
         self._warmup_left = self._warmup_total
         table, now_ns = timetable(self.plan, openings), self._clock()
-        warmed = [lane for lane in lanes if lane.play is not None]
+        warmed = [lane for lane in self._lanes if lane.play is not None]
         for lane, primers_s in zip(warmed, table.primers_s, strict=True):
             lane.primers_ns = {i: now_ns + round(at_s * 1e9) for i, at_s in primers_s.items()}
             lane.opened_ns = now_ns + round(table.reached_s * 1e9)
         if not self._warmup_left:
             self._hand_over()
 
-    async def _limit_warmup(self, lanes: Sequence[_Lane]) -> None:
+    async def _limit_warmup(self) -> None:
         """Measure when nothing of the warm-up has ended for too long, whatever is left of it."""
         limit_s = self.plan.warmup_limit_s
         limit_ns = round((STALLED_WARMUP_S if limit_s is None else limit_s) * 1e9)
-        self._progress_ns = max((lane.opened_ns for lane in lanes), default=0)
+        self._progress_ns = max((lane.opened_ns for lane in self._lanes), default=0)
         while not self._begun.is_set():
             seen_ns = self._progress_ns
             await self._until(_at(seen_ns + limit_ns), self._waits, self._begun.is_set)
@@ -288,13 +303,14 @@ class Replay:
         _wake(self._waits)
 
     async def _lane(self, lane: _Lane) -> None:
-        """Play visit after visit, until the plan or the lane's share of it is done."""
+        """Play visit after visit, until the plan or the lane's share of it is done.
+
+        A play is due as soon as its lane is free: what it takes to read the session is lag.
+        """
         plan, pause_s = self.plan, 0.0
-        start_ns = int(planning.lane_start_s(plan, lane.number) * 1e9)
-        await self._until(_at(start_ns), self._waits)
+        free_ns = int(planning.lane_start_s(plan, lane.number) * 1e9)
+        await self._until(_at(free_ns), self._waits)
         while self._reason is None and not lane.budget.spent:
-            resume_ns = self._clock() + int(pause_s * 1e9)
-            await self._until(_at(resume_ns), self._waits)
             play, lane.play = lane.play, None
             if play is None:
                 drawn = await self._next_session(lane)
@@ -302,14 +318,16 @@ class Replay:
                     break
                 visit, session = drawn
                 if plan.arrivals:
-                    arrival_ns = int((session.start_s or 0.0) / plan.speed * 1e9)
-                    await self._until(_at(arrival_ns), self._waits)
+                    free_ns = max(free_ns, int((session.start_s or 0.0) / plan.speed * 1e9))
+                    await self._until(_at(free_ns), self._waits)
                 play = self._play_of(visit, session)
-            if await self._play(play, lane):
+            if await self._play(play, lane, free_ns):
                 lane.failures, pause_s = 0, 0.0
             else:
                 lane.failures += 1
                 pause_s = min(2.0 ** (lane.failures - 1), LONGEST_BACKOFF_S)
+            free_ns = self._clock() + int(pause_s * 1e9)
+            await self._until(_at(free_ns), self._waits)
         self._live_lanes -= 1
         self._look_for_idle()
         if not plan.arrivals or not self._live_lanes:
@@ -336,8 +354,10 @@ class Replay:
         self._plays[play] = {}
         return play
 
-    async def _play(self, play: Play, lane: _Lane) -> bool:
+    async def _play(self, play: Play, lane: _Lane, due_ns: int) -> bool:
         """Send a play's calls as they become free; False where one of them failed.
+
+        It begins at *due_ns*, or when the warm-up is over.
 
         After a failure what is in flight ends, and nothing new of the play is sent, unless the
         plan goes on.
@@ -386,7 +406,7 @@ class Replay:
                 calls.start_soon(self._warm_up, play, lane, ended)
                 await self._begun.wait()
             else:
-                play.begin(self._clock())
+                play.begin(due_ns)
             begun = True
             for i in play.waiting:
                 calls.start_soon(call, i)
@@ -545,7 +565,7 @@ class _Lane:
         self.visits = planning.visits(plan, number, sessions)
         self.budget = _Budget(planning.lane_requests(plan, number))
         self.failures = 0  # plays on end that failed
-        self.play: Play | None = None  # its first, where that has a warm-up
+        self.play: Play | None = None  # its first, where that is drawn before the lane begins
         self.primers_ns: dict[int, int] = {}
         self.opened_ns = 0  # when it has reached the moment that its first play begins at
 

@@ -50,13 +50,7 @@ from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan, all_sessions, first_sessions
 from agentreplay.replay import Progress
-from agentreplay.report.aiperf import Export
-from agentreplay.report.html.files import run_files
-from agentreplay.report.junit import junit
-from agentreplay.report.markdown import markdown
-from agentreplay.report.value import summary_value
 from agentreplay.share import Player, Share
-from agentreplay.sim.server import embedded
 from agentreplay.store import (
     EXPORTS,
     Run,
@@ -89,6 +83,12 @@ LONG_S = 2.0
 
 FLUSH_S = 1.0
 VIEW_S = 0.25
+
+CONTENT_AFTER_S = 1.0
+"""So long after its start a run begins to look at all files of its set; or at its end."""
+
+CONTENT_LIMIT_S = 30.0
+"""So long after its end that is waited for; what is larger has no hash."""
 
 
 class View(Protocol):
@@ -290,8 +290,8 @@ async def _run(
             manifest["cautions"].append(too_few)
         with RunWriter(out, manifest) as writer:
             async with AsyncExitStack() as stack:
-                digest = _Digest()
-                beside.start_soon(digest.compute, trace)
+                content = _Content()
+                beside.start_soon(content.look, trace, manifest, writer)
                 ending = Ending("interrupted", 0, 0)  # where a signal comes before the replay
                 health: ClientHealth | None = None
                 draws: Draws | None = None
@@ -299,6 +299,8 @@ async def _run(
                 fleet = Fleet(links, one_clock=crew.ray is None) if links else None
                 with signals.anew():
                     if endpoint is None:
+                        from agentreplay.sim.server import embedded
+
                         url = await stack.enter_async_context(embedded(profile))
                         endpoint = Endpoint((api_url(url),))
                     manifest["endpoint"]["urls"] = list(map(shown, endpoint.urls))
@@ -307,7 +309,6 @@ async def _run(
                         if fleet is None:
                             reading.start_soon(draws.fetch, first_sessions(plan, len(trace)))
                         known = await _prepare(endpoint)
-                        reading.cancel_scope.cancel()
                     manifest["endpoint"] = _described(endpoint, known)
                     writer.describe(manifest)
                     draws.context_tokens = plan.context_tokens or known.context_tokens
@@ -330,13 +331,13 @@ async def _run(
                 with signals.anew():
                     if scrape is not None:
                         await scrape.settle()
-                    await digest.done.wait()
+                    await content.known()
                 for done in fleet.done if fleet else ():
                     trace.learn(done.skipped, done.notes)
                     if draws is not None:
                         draws.drawn.update(done.drawn)
                 facts = {
-                    "trace_sha256": digest.value,
+                    "trace_sha256": content.sha256,
                     "skipped": trace.skipped,
                     "notes": {path: dict(notes) for path, notes in trace.notes.items()},
                     "fit": draws.facts() if draws else None,
@@ -401,6 +402,8 @@ def conclude(
         reports: What is written for other programs.
         money: What counts in place of what run.json says.
     """
+    from agentreplay.report.value import summary_value
+
     read, reports = read_run(path).priced(money or Money()), reports or Reports()
     summary = read.summary()
     held = {each.text: each for each in (*read.gates, *gates)}
@@ -419,6 +422,11 @@ def _files(
     read: Run, summary: Summary, value: dict[str, Any], reports: Reports
 ) -> Iterator[tuple[Path, Callable[[], None]]]:
     """Each file that a run comes to, and what writes it."""
+    from agentreplay.report.aiperf import Export
+    from agentreplay.report.html.files import run_files
+    from agentreplay.report.junit import junit
+    from agentreplay.report.markdown import markdown
+
     yield read.path / "summary.json", partial(write_summary, read.path, value)
     for name in reports.exports:
         export = Export(read.plan, summary.window, read.manifest.get("origin_unix_ns"))
@@ -472,11 +480,7 @@ async def _play(
     scrape: Scrape,
 ) -> tuple[Ending, ClientHealth | None]:
     """Play all of a run, in this process or by workers, and keep what comes."""
-    origin_ns, origin_unix_ns = time.monotonic_ns(), time.time_ns()
-    if isinstance(what, Fleet):
-        origin_ns, origin_unix_ns = origin_ns + START_LEAD_NS, origin_unix_ns + START_LEAD_NS
-    manifest["origin_unix_ns"] = origin_unix_ns
-    writer.describe(manifest)
+    origin_ns = time.monotonic_ns()  # of what is done before the run's time begins
 
     def clock() -> int:
         return time.monotonic_ns() - origin_ns
@@ -503,6 +507,12 @@ async def _play(
             await anyio.sleep(VIEW_S)
 
     player = what if isinstance(what, Fleet) else Player(what, draws, clock, on_record)
+    if isinstance(player, Player):
+        await player.prepare()
+    lead_ns = START_LEAD_NS if isinstance(player, Fleet) else 0
+    origin_ns = time.monotonic_ns() + lead_ns
+    manifest["origin_unix_ns"] = time.time_ns() + lead_ns
+    writer.describe(manifest)
     signals.player = player
     async with anyio.create_task_group() as beside:
         beside.start_soon(scrape.run, origin_ns)
@@ -516,22 +526,34 @@ async def _play(
     return played
 
 
-class _Digest:
-    """The content hash of a trace set, made on the side; None until then, and where a file has
-    gone meanwhile, so that the set can't be named any more."""
+class _Content:
+    """What the files of a trace set are, and the hash of their content: looked at on the side, when
+    the first requests have been sent. The hash is None until then, and where a file has gone
+    meanwhile, so that the set can't be named any more."""
 
     def __init__(self) -> None:
-        self.value: str | None = None
-        self.done = anyio.Event()
+        self.sha256: str | None = None
+        self._wanted = anyio.Event()
+        self._done = anyio.Event()
 
-    async def compute(self, trace: TraceSet) -> None:
+    async def look(self, trace: TraceSet, manifest: dict[str, Any], writer: RunWriter) -> None:
+        with anyio.move_on_after(CONTENT_AFTER_S):
+            await self._wanted.wait()
         try:
-            self.value = await anyio.to_thread.run_sync(
+            manifest["trace"]["files"] = await anyio.to_thread.run_sync(files_of, trace)
+            writer.describe(manifest)
+            self.sha256 = await anyio.to_thread.run_sync(
                 content_hash, trace, anyio.from_thread.check_cancelled, abandon_on_cancel=True
             )
         except OSError:
             pass
-        self.done.set()
+        self._done.set()
+
+    async def known(self) -> None:
+        """Wait until it is, but not for ever."""
+        self._wanted.set()
+        with anyio.move_on_after(CONTENT_LIMIT_S):
+            await self._done.wait()
 
 
 def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplayError]:
@@ -542,14 +564,26 @@ def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplay
             yield error
 
 
-def manifest_of(trace: TraceSet, plan: Plan) -> dict[str, Any]:
-    """What run.json says of a run before its endpoint is known, but for how it is judged."""
+def files_of(trace: TraceSet) -> list[dict[str, Any]]:
+    """What run.json says of the files of a trace set.
+
+    Raises:
+        OSError: one of them has gone.
+    """
     files = []
     for file in trace.files:
         stat = file.stat()
         files.append({"path": str(file), "bytes": stat.st_size, "mtime_s": stat.st_mtime})
     if trace.stdin is not None:
         files.append({"path": "-", "bytes": len(trace.stdin), "mtime_s": None})
+    return files
+
+
+def manifest_of(trace: TraceSet, plan: Plan) -> dict[str, Any]:
+    """What run.json says of a run before its endpoint is known, but for how it is judged.
+
+    That of its files comes when it has begun.
+    """
     return {
         "agentreplay": version("agentreplay-loadgen"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -560,7 +594,6 @@ def manifest_of(trace: TraceSet, plan: Plan) -> dict[str, Any]:
             "sessions": len(trace),
             "choice": asdict(trace.choice),
             "revisions": trace.revisions,
-            "files": files,
         },
         "machine": {"python": platform.python_version(), "system": platform.platform()},
     }

@@ -50,7 +50,7 @@ class Share:
         return draws
 
     def first_sessions(self) -> Iterable[int]:
-        """The sessions that its lanes play first."""
+        """The sessions of its lanes that begin at once."""
         return first_sessions(self.plan, len(self.trace), self.lanes)
 
 
@@ -111,6 +111,10 @@ class Player:
     def learn(self, news: Iterable[News]) -> None:
         """Note what other shares' lanes have sent."""
         self._replay.learn(news)
+
+    async def prepare(self) -> None:
+        """Make what is sent first, before the run's time begins."""
+        await self._replay.prepare()
 
     async def play(self) -> tuple[Ending, ClientHealth]:
         """Play it to its end; how it ended, and how this process kept up."""

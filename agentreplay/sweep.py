@@ -36,7 +36,7 @@ from agentreplay.metrics.search import Found, Hunt, Next, Step, evidence, follow
 from agentreplay.plan import Plan
 from agentreplay.report.sweep import Target, found_value, run_line, run_value, sweep_value
 from agentreplay.report.value import summary_value
-from agentreplay.run import Reports, Show, manifest_of, run_plan
+from agentreplay.run import Reports, Show, files_of, manifest_of, run_plan
 from agentreplay.store import read_run, read_sweep, write_sweep
 
 PAUSE_S = 5.0
@@ -402,7 +402,11 @@ def _common(job: Job, kind: str) -> dict[str, Any]:
         where = {"urls": urls, "api": endpoint.api.name, "model": endpoint.model}
     plan = {name: value for name, value in asdict(job.plan).items() if name not in _OF_A_RUN}
     # Times of choice are not kept: 30d means other ones each time it is asked.
-    kept = {"paths": trace["paths"], "sessions": trace["sessions"], "files": trace["files"]}
+    kept = {
+        "paths": trace["paths"],
+        "sessions": trace["sessions"],
+        "files": files_of(job.trace),
+    }
     return {
         "kind": kind,
         "plan": plan,

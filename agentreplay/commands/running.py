@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -22,6 +25,18 @@ if TYPE_CHECKING:
     from agentreplay.plan import Plan
     from agentreplay.run import Reports
     from agentreplay.trace.load import TraceSet
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Import and open without a search for cycles, which would find none in what is made for good;
+    no later search goes through that, either."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @click.command(cls=options.Sectioned)
@@ -66,13 +81,14 @@ def run(
     Each option can stand in agentreplay.toml by its name (max-gap = "5s"), or in a variable
     (AGENTREPLAY_MAX_GAP=5s); `agentreplay config` shows what holds.
     """
-    import anyio
+    with starting():
+        import anyio
 
-    from agentreplay.report.live import LiveView
-    from agentreplay.run import PAGE, run_plan
+        from agentreplay.report.live import LiveView
+        from agentreplay.run import PAGE, run_plan
 
-    need_limits(gates, asked["goodput"])
-    todo = job_of(asked, users)
+        need_limits(gates, asked["goodput"])
+        todo = job_of(asked, users)
     if dry_run:
         _forecast(todo.trace, todo.plan, todo.money.prices, as_json)
         return

@@ -13,7 +13,7 @@ from agentreplay import options
 from agentreplay.client.machine import LOOP
 from agentreplay.commands.judging import GATE, need_limits
 from agentreplay.commands.output import print_json, print_report
-from agentreplay.commands.running import new_directory
+from agentreplay.commands.running import new_directory, starting
 from agentreplay.errors import AgentReplayError
 from agentreplay.job import job, job_of
 
@@ -162,7 +162,8 @@ def sweep(
     conditions, aims = tuple(map(gate, limits)), tuple(map(target, targets))
     need_limits((*conditions, *gates), asked["goodput"])
     most = last if searching else users[-1]
-    todo = job_of(asked, most)
+    with starting():
+        todo = job_of(asked, most)
     plan = todo.plan
     if searching and (plan.sessions is not None or plan.requests is not None):
         raise AgentReplayError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,20 +32,21 @@ class Draws:
         self.trace = trace
         self.policy = policy
         self.context_tokens: int | None = None
-        self._fetched: dict[int, Session] = {}
+        self._fetched: dict[int, tuple[Session, int]] = {}
         self.drawn: dict[int, tuple[int, int, int, bool]] = {}
         self._looked_through_s: float | None = None
         self._one = anyio.CapacityLimiter(1)
 
     async def fetch(self, indices: Iterable[int]) -> None:
-        """Read sessions that will be drawn first, while there is nothing else to do."""
-        for index in indices:
+        """Read sessions that will be drawn first, each once, while there is nothing else to do."""
+        for index, times in Counter(indices).items():
             try:
-                self._fetched[index] = await anyio.to_thread.run_sync(
+                session = await anyio.to_thread.run_sync(
                     self.trace.__getitem__, index, limiter=self._one
                 )
             except TraceError:
-                pass  # whoever draws it is told
+                continue  # whoever draws it is told
+            self._fetched[index] = session, times
 
     async def draw(self, index: int) -> Session:
         """Read a session.
@@ -52,6 +54,8 @@ class Draws:
         Raises:
             TraceError: it can't be read, or nothing of it fits.
         """
+        if index in self._fetched:
+            return self.read(index)
         # In a thread, since a large file takes longer to parse than an answer should wait.
         return await anyio.to_thread.run_sync(self.read, index, limiter=self._one)
 
@@ -83,7 +87,11 @@ class Draws:
 
     def read(self, index: int) -> Session:
         """Read a session at once; as `draw`."""
-        session = self._fetched.pop(index, None) or self.trace[index]
+        session, times = self._fetched.pop(index, (None, 0))
+        if session is None:
+            session = self.trace[index]
+        elif times > 1:
+            self._fetched[index] = session, times - 1
         tokens = sum(map(needs, session.calls))
         if self.context_tokens is None:
             self.drawn[index] = tokens, 0, 0, True

@@ -42,6 +42,8 @@ async def work(link: Link) -> None:
             raise_malloc_threshold()
             draws = share.draws()
             await draws.fetch(share.first_sessions())
+            playing = _Playing(link, share, draws)
+            await playing.prepare()
         except AgentReplayError as error:
             await link.send(Refused(str(error)))
             return
@@ -49,7 +51,7 @@ async def work(link: Link) -> None:
         while isinstance(message := await link.receive(), Ping):
             await link.send(Pong(time.monotonic_ns()))
         assert isinstance(message, Start)
-        await _Playing(link, share, draws, message.origin_ns).play()
+        await playing.play(message.origin_ns)
     except LinkLost:
         return
 
@@ -57,20 +59,27 @@ async def work(link: Link) -> None:
 class _Playing:
     """A share while it is played, and what has come of it since the last report."""
 
-    def __init__(self, link: Link, share: Share, draws: Draws, origin_ns: int) -> None:
+    def __init__(self, link: Link, share: Share, draws: Draws) -> None:
         self._link = link
         self._draws = draws
+        self._origin_ns = 0
         self._lines: list[bytes] = []
         self._news: list[News] = []
-        self._player = Player(
-            share, draws, lambda: time.monotonic_ns() - origin_ns, self._keep, self._news.append
-        )
+        self._player = Player(share, draws, self._clock, self._keep, self._news.append)
+
+    def _clock(self) -> int:
+        return time.monotonic_ns() - self._origin_ns
 
     def _keep(self, record: Record) -> None:
         self._lines.append(record_line(record))
 
-    async def play(self) -> None:
-        played = None
+    async def prepare(self) -> None:
+        """Make what is sent first."""
+        await self._player.prepare()
+
+    async def play(self, origin_ns: int) -> None:
+        """Play it from an instant on, and tell what comes of it."""
+        self._origin_ns, played = origin_ns, None
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._listen, beside.cancel_scope)
             beside.start_soon(self._report_now_and_then)
