@@ -438,10 +438,15 @@ def _others(metrics: Mapping[str, Any]) -> str:
 
 
 def _plain(metric: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {each}" for name, each in value.items() if each is not None)
     if isinstance(value, list):
-        return ", ".join(f"{each:.3g}" for each in value)
+        words = (
+            f"{each:.3g}" if isinstance(each, float) else _plain(metric, each) for each in value
+        )
+        return "; ".join(words) or ABSENT
     return shown(metric, value)
 
 
