@@ -13,6 +13,7 @@ from scripted import c, done, err, fin, k, r, role, usage
 from agentreplay.wire import chat
 from agentreplay.wire.answer import Answer, chunk_tokens
 from agentreplay.wire.api import Usage
+from agentreplay.wire.sse import EventTooLong
 
 MS = 1_000_000
 
@@ -172,7 +173,7 @@ def test_null_usage_on_every_chunk(null: dict[str, Any]) -> None:
     choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": None}
     answer = answered((1, event({"choices": [choice], **null})), (2, usage(3, 1, cached=2)))
     assert answer.stamps_ns == [1 * MS]
-    assert answer.counts == [None]
+    assert answer.counts == []
     assert answer.usage == Usage(3, 1, 2)
 
 
@@ -218,10 +219,10 @@ def test_running_counts() -> None:
 
 @pytest.mark.parametrize(
     "counts",
-    [[None, None, None], [3, None, 10], [4, 3, 10], [3, 4, 9], [3, 4, 11]],
+    [[], [3, 10], [4, 3, 10], [3, 4, 9], [3, 4, 11]],
     ids=["none", "missing", "falling", "too-few", "too-many"],
 )
-def test_counts_that_do_not_add_up(counts: list[int | None]) -> None:
+def test_counts_that_do_not_add_up(counts: list[int]) -> None:
     """Running counts that are not complete, or not the total's, give way to the bytes."""
     assert chunk_tokens([20, 20, 60], counts, 10) == (2, 2, 6)
 
@@ -239,14 +240,14 @@ def test_counts_that_do_not_add_up(counts: list[int | None]) -> None:
 )
 def test_shares(sizes: list[int], osl: int, shares: tuple[int, ...] | None) -> None:
     """Where chunks and tokens are not equally many, bytes share them out, the first getting one."""
-    assert chunk_tokens(sizes, [None] * len(sizes), osl) == shares
+    assert chunk_tokens(sizes, [], osl) == shares
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=50), st.integers(1, 10**6))
 def test_shares_make_the_whole(sizes: list[int], osl: int) -> None:
     """The shares of all chunks are the server's total, none is negative, the first is not empty."""
-    shares = chunk_tokens(sizes, [None] * len(sizes), osl)
+    shares = chunk_tokens(sizes, [], osl)
     if shares is None:
         assert len(sizes) == osl
     else:
@@ -399,14 +400,15 @@ def test_separators_in_text(key: str) -> None:
 
 
 def test_an_event_without_end_is_given_up() -> None:
-    """What goes on for over 64 MB is no event: it is broken, and what follows is dropped."""
+    """What goes on for over 64 MB is no event: it is broken, and nothing more is wanted."""
     answer = Answer(chat.piece)
     answer.feed(0, c(1))
     piece = b"x" * (1 << 20)
     answer.feed(1, b"data: ")
-    for n in range(70):
+    for n in range(63):
         answer.feed(n, piece)
-    answer.feed(99, b"\n\n" + fin() + c(1))
+    with pytest.raises(EventTooLong):
+        answer.feed(63, piece)
     answer.close(100)
     assert answer.broken == "an event of more than 64 MB"
     assert answer.stamps_ns == [0]

@@ -340,7 +340,7 @@ async def _own_socket(
             attempt.setblocking(False)
             attempt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stamped = arrivals.ask(attempt)  # before: it takes a moment to come into force
-            await loop.sock_connect(attempt, address)
+            await _established(loop, attempt, address)
             return OwnSocket(loop, attempt, arrivals, stamped=stamped)
         except OSError as error:
             attempt.close()
@@ -352,6 +352,28 @@ async def _own_socket(
     if len(causes) == 1:
         raise failed[0][1]
     raise OSError("; ".join(f"{address}: {words(error)}" for address, error in failed))
+
+
+async def _established(
+    loop: asyncio.AbstractEventLoop, attempt: socket.socket, address: Any
+) -> None:
+    """Connect *attempt*. The loop's own way may look up even numbers, in a thread."""
+    try:
+        attempt.connect(address)
+    except (BlockingIOError, InterruptedError):
+        done: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(attempt, _settle, done)
+        try:
+            await done
+        finally:
+            loop.remove_writer(attempt)
+        if code := attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(code, os.strerror(code)) from None
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 async def _connected_to_path(path: str) -> socket.socket:

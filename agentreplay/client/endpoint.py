@@ -229,11 +229,26 @@ def open_client(
         if endpoint.api is messages.API:
             headers["x-api-key"] = endpoint.api_key  # Anthropic's own servers look here
     headers.update(endpoint.headers)
-    return httpx.AsyncClient(
+    client = httpx.AsyncClient(
         transport=_transport(endpoint, clock, arrivals),
         headers=headers,
         timeout=httpx.Timeout(SILENCE_S, connect=endpoint.connect_s),
     )
+    client._cookies = _Cookies()
+    return client
+
+
+class _Cookies(httpx.Cookies):
+    """Looks at responses that set a cookie only.
+
+    To look at one, httpx makes a request and a response of urllib's of it, which was a fourth of
+    all that a request costs.
+    """
+
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """Keep what *response* sets."""
+        if "set-cookie" in response.headers:
+            super().extract_cookies(response)
 
 
 def _transport(
@@ -278,22 +293,42 @@ def http_stream(
         run: Name of the run, so that the names of its sessions and requests are its own.
     """
 
-    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+    own = {REQUEST_HEADER.lower(), (endpoint.session_header or "").lower(), "content-length"}
+    # What all requests to an address have in common is put together once.
+    common: dict[str, tuple[httpx.URL, list[tuple[bytes, bytes]]]] = {}
+
+    def asked(request: Request, body: bytes, sink: Sink) -> httpx.Request:
+        url = endpoint.urls[(request.lane + request.visit) % len(endpoint.urls)]
+        if url not in common:
+            built = client.build_request("POST", url)
+            raw = [pair for pair in built.headers.raw if pair[0].lower().decode() not in own]
+            common[url] = built.url, raw
+        to, raw = common[url]
         session = request.play_id(run)
-        headers = {REQUEST_HEADER: request.request_id(run)}
+        headers = [
+            *raw,
+            (REQUEST_HEADER.encode(), request.request_id(run).encode()),
+            (b"Content-Length", b"%d" % len(body)),
+        ]
         if endpoint.session_header is not None:
-            headers[endpoint.session_header] = session
+            headers.append((endpoint.session_header.encode(), session.encode()))
         extensions: dict[str, Any] = {"sse_sink": sink}
         if endpoint.connection_per_session:
             extensions["connections"] = session
-        url = endpoint.urls[(request.lane + request.visit) % len(endpoint.urls)]
-        async with client.stream(
-            "POST", url, content=body, headers=headers, extensions=extensions
-        ) as response:
+        made = httpx.Request(
+            "POST", to, headers=headers, stream=httpx.ByteStream(body), extensions=extensions
+        )
+        if client.cookies:
+            client.cookies.set_cookie_header(made)
+        return made
+
+    async def stream(request: Request, body: bytes, sink: Sink) -> Reply:
+        response = await client.send(asked(request, body, sink), stream=True)
+        try:
             kind = response.headers.get("content-type", "").split(";")[0].strip().lower()
             said = b""
             if response.extensions.get("sink_used"):
-                async for _ in response.aiter_raw():
+                async for _ in response.stream:  # type: ignore[union-attr]
                     pass
             elif response.status_code == 200 and kind == "text/event-stream":
                 async for data in response.aiter_bytes():
@@ -311,6 +346,8 @@ def http_stream(
                 held_ns=response.extensions.get("held_ns", 0),
                 retry_after_s=_seconds_until(response.headers.get("retry-after", "")),
             )
+        finally:
+            await response.aclose()
 
     return stream
 

@@ -11,7 +11,7 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from operator import sub
 from typing import NamedTuple
 
 import anyio
@@ -22,6 +22,7 @@ from agentreplay.metrics.record import Failure, Record, Request
 from agentreplay.wire.answer import Answer, chunk_tokens
 from agentreplay.wire.api import Api, error_text
 from agentreplay.wire.http1 import BadResponse, CutShort
+from agentreplay.wire.sse import EventTooLong
 
 MESSAGE_CHARS = 500
 
@@ -118,20 +119,17 @@ async def exchange(
     patience = patience or Patience()
     watch = _Watch(answer, clock, sent_ns, patience)
 
-    def take(at_ns: int, data: bytes) -> None:
-        answer.feed(at_ns, data)
-        if answer.endless:
-            watch.scope.cancel()
-
     try:
         with watch.scope:
-            reply = await stream(request, body, take)
+            reply = await stream(request, body, answer.feed)
         if reply is None:
             failure = watch.failure or event_failure(answer)
         else:
             sent_ns += reply.held_ns
             answer.close(clock())
             failure = reply_failure(reply, answer)
+    except EventTooLong:
+        failure = event_failure(answer)
     except httpx.RequestError as error:
         failure = event_failure(answer) or transport_failure(error)
     except anyio.get_cancelled_exc_class():
@@ -290,7 +288,5 @@ def _micros(stamps_ns: list[int]) -> tuple[int, ...]:
     if not stamps_ns:
         return ()
     first = stamps_ns[0]
-    return tuple(
-        (later - first) // 1000 - (earlier - first) // 1000
-        for earlier, later in pairwise(stamps_ns)
-    )
+    micros = [(stamp - first) // 1000 for stamp in stamps_ns]
+    return tuple(map(sub, micros[1:], micros))

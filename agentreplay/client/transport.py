@@ -85,8 +85,12 @@ class Transport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send *request*; return when the head of its response has come."""
-        stream = cast(httpx.AsyncByteStream, request.stream)
-        body = b"".join([part async for part in stream])
+        # Bytes that are one piece, as ours are, stay that piece.
+        if isinstance(request.stream, httpx.ByteStream):
+            body = b"".join(request.stream)
+        else:
+            stream = cast(httpx.AsyncByteStream, request.stream)
+            body = b"".join([part async for part in stream])
         head = _head(request, len(body))
         key = _key(request)
         connection, held_ns = self._take_idle(key), 0
@@ -298,6 +302,7 @@ class _Exchange:
             self._timer = self._loop.call_later(self._limit_s, self._look, self._limit_s)
 
     def received(self, now_ns: int, data: bytes) -> None:
+        """Take a read of which nobody knows yet what it is."""
         self.heard = True
         self._heard_ns = now_ns
         reader = self.reader
@@ -310,6 +315,7 @@ class _Exchange:
         if reader.head_complete and not in_body:
             if self._offered is not None and _is_event_stream(reader):
                 self.sink = self._offered
+                self._connection.link.received = self._streamed
             self._wake()
         if body:
             if self.sink is None:
@@ -322,6 +328,23 @@ class _Exchange:
                     return
         if reader.complete:
             self._finish(keep=reader.keep_alive)
+
+    def _streamed(self, now_ns: int, data: bytes) -> None:
+        """Take a read of an event stream."""
+        self._heard_ns = now_ns
+        reader = self.reader
+        try:
+            body = reader.feed(data)
+            if body:
+                assert self.sink is not None
+                self.sink(now_ns, body)
+        except BadResponse as error:
+            self._refuse(error)
+        except Exception as error:
+            self.fail(error)
+        else:
+            if reader.complete:
+                self._finish(keep=reader.keep_alive)
 
     def gone(self, cause: Exception | None) -> None:
         """The peer has closed, or the connection is lost for *cause*."""

@@ -23,14 +23,13 @@ class Answer:
     Attributes:
         stamps_ns: Arrival of each chunk with tokens.
         sizes: UTF-8 bytes of each of them.
-        counts: The server's running count of output tokens at each of them, where it sends one.
+        counts: The server's running count of output tokens at each of them that has one.
         first_visible_ns: Arrival of the first content or tool call.
         done_ns: Arrival of the protocol's own end mark.
         usage: The last value of each count that the server stated.
         finish: The finish_reason.
         error: The message of an error event.
         broken: What was wrong with an event that could not be read.
-        endless: It was an event that goes on and on; what follows is dropped.
         bundled_reads: Reads with more than one event.
         token_reads: Reads with tokens.
     """
@@ -42,10 +41,9 @@ class Answer:
         self._piece = piece
         self._kept = kept
         self._events = Decoder()
-        self.endless = False
         self.stamps_ns: list[int] = []
         self.sizes: list[int] = []
-        self.counts: list[int | None] = []
+        self.counts: list[int] = []
         self.first_visible_ns: int | None = None
         self.done_ns: int | None = None
         self.usage = Usage(None, None, None)
@@ -56,72 +54,78 @@ class Answer:
         self.token_reads = 0
 
     def feed(self, at_ns: int, data: bytes) -> None:
-        """Take the bytes of one read, which arrived at *at_ns*."""
-        if self.endless:
-            return
-        try:
-            events = self._events.feed(data)
-        except EventTooLong as error:
-            self.endless = True
-            self.broken = self.broken or str(error)
-            return
-        self._take_all(at_ns, events)
+        """Take the bytes of one read, which arrived at *at_ns*.
+
+        Raises:
+            EventTooLong: an event goes on and on; whatever may follow is not wanted.
+        """
+        before = len(self.stamps_ns)
+        whole = self._events.whole(data)
+        if whole is not None:
+            self._take(at_ns, whole)
+        else:
+            try:
+                events = self._events.feed(data)
+            except EventTooLong as error:
+                self.broken = self.broken or str(error)
+                raise
+            self._take_all(at_ns, events)
+        if len(self.stamps_ns) > before:
+            self.token_reads += 1
 
     def close(self, at_ns: int) -> None:
         """Note the end of the stream; an event cut off by it counts as not sent."""
-        broken = self.broken
+        broken, before = self.broken, len(self.stamps_ns)
         try:
             self._take_all(at_ns, self._events.close())
         except EventTooLong:
             pass  # it was cut off before it could end
+        if len(self.stamps_ns) > before:
+            self.token_reads += 1
         self.broken = broken
 
     def _take_all(self, at_ns: int, events: Sequence[Event]) -> None:
         if len(events) > 1:
             self.bundled_reads += 1
-        before = len(self.stamps_ns)
-        for event in events:
-            self._take(at_ns, event)
-        if len(self.stamps_ns) > before:
-            self.token_reads += 1
+        for name, data in events:
+            if name == b"error" and data and not data.startswith(_DONE):
+                self.error = self.error or error_text(data) or "(no words)"
+            else:
+                self._take(at_ns, data)
 
-    def _take(self, at_ns: int, event: Event) -> None:
-        if not event.data:
-            return
-        if event.data.startswith(_DONE):
-            self.done_ns = at_ns
-            return
-        if event.name == b"error":
-            self.error = self.error or error_text(event.data) or "(no words)"
-            return
+    def _take(self, at_ns: int, data: bytes) -> None:
+        """Take the data of one event that is not called an error."""
         try:
-            piece = self._piece(orjson.loads(event.data))
+            piece = self._piece(orjson.loads(data))
         except (orjson.JSONDecodeError, AttributeError, TypeError) as error:
-            self.broken = self.broken or f"an event that can't be read: {error}"
+            if data.startswith(_DONE):
+                self.done_ns = at_ns
+            elif data:
+                self.broken = self.broken or f"an event that can't be read: {error}"
             return
         if self._kept is not None:
-            self._kept.append(event.data)
-        if piece.usage:
-            self.usage = Usage(
-                *(
-                    old if new is None else new
-                    for old, new in zip(self.usage, piece.usage, strict=True)
-                )
-            )
-        if piece.size:
+            self._kept.append(data)
+        size = piece.size
+        if size:
             self.stamps_ns.append(at_ns)
+            self.sizes.append(size)
             self.done_ns = None  # an end mark that tokens follow is none
-            self.sizes.append(piece.size)
-            self.counts.append(piece.usage.osl if piece.usage else None)
-            if piece.visible and self.first_visible_ns is None:
+            if self.first_visible_ns is None and piece.visible:
                 self.first_visible_ns = at_ns
+        if piece.usage or piece.finish or piece.error:
+            self._take_rest(piece)
+
+    def _take_rest(self, piece: Piece) -> None:
+        """Take what stands in few events only."""
+        if piece.usage:
+            self.usage = piece.usage.after(self.usage)
+            if piece.size and piece.usage.osl is not None:
+                self.counts.append(piece.usage.osl)
         self.finish = piece.finish or self.finish
         self.error = self.error or piece.error
 
 
-def chunk_tokens(
-    sizes: Sequence[int], counts: Sequence[int | None], osl: int
-) -> tuple[int, ...] | None:
+def chunk_tokens(sizes: Sequence[int], counts: Sequence[int], osl: int) -> tuple[int, ...] | None:
     """How many of *osl* tokens came in each chunk; None where one each (docs/metrics.md).
 
     From the server's running counts where it sent one with every chunk; else, where chunks and
@@ -129,7 +133,7 @@ def chunk_tokens(
     """
     if len(sizes) == osl or not sizes:
         return None
-    running = [count for count in counts if count is not None]
+    running = list(counts)
     if len(running) != len(sizes) or running != sorted(running) or running[-1] != osl:
         total, seen, running = sum(sizes), 0, []
         for size in sizes:

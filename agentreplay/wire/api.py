@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -26,6 +27,14 @@ class Usage(NamedTuple):
     osl: int | None
     cached: int | None
 
+    def after(self, before: Usage) -> Usage:
+        """These counts, and of those that are missing here what was said *before*."""
+        return Usage(
+            before.isl if self.isl is None else self.isl,
+            before.osl if self.osl is None else self.osl,
+            before.cached if self.cached is None else self.cached,
+        )
+
 
 class Piece(NamedTuple):
     """What one event says.
@@ -43,6 +52,12 @@ class Piece(NamedTuple):
     finish: str | None
     usage: Usage | None
     error: str | None
+
+
+@lru_cache(1024)
+def text_piece(size: int, visible: bool) -> Piece:
+    """A piece that says no more than how long it is, as nearly all do; they are of few lengths."""
+    return Piece(size, visible, None, None, None)
 
 
 ASK_USAGE: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
@@ -120,5 +135,5 @@ def text_of(value: object) -> str:
 
 def text_bytes(value: object) -> int:
     """UTF-8 length of `text_of`."""
-    text = text_of(value)
+    text = value if type(value) is str else text_of(value)
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

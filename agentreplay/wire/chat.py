@@ -20,6 +20,7 @@ from agentreplay.wire.api import (
     count,
     error_message,
     text_bytes,
+    text_piece,
     word,
 )
 
@@ -39,11 +40,14 @@ def piece(event: Mapping[str, Any]) -> Piece:
     """What a decoded event says."""
     size, visible, finish = 0, False, None
     for choice in event.get("choices") or ():
-        finish = word(choice.get("finish_reason")) or finish
+        if reason := choice.get("finish_reason"):
+            finish = word(reason) or finish
         delta = choice.get("delta") or choice
         if made := text_bytes(delta.get("content") or delta.get("text")):
             size += made
             visible = True
+            if len(delta) == 1:  # as nearly always
+                continue
         if reasoning := delta.get("reasoning") or delta.get("reasoning_content"):
             size += text_bytes(reasoning)
         if refusal := delta.get("refusal"):
@@ -54,6 +58,8 @@ def piece(event: Mapping[str, Any]) -> Piece:
                 size += made
                 visible = True
     usage, error = event.get("usage"), event.get("error")
+    if not (finish or usage or error):
+        return text_piece(size, visible)
     return Piece(
         size,
         visible,

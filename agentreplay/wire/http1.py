@@ -6,6 +6,7 @@ Rule: how the bytes are cut into reads changes nothing but when the parts of a b
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 BLOCK_LIMIT: Final = 64 * 1024
@@ -16,8 +17,22 @@ _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00\r]*)")
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\n]*)?\r?\n")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
+_SHORTEST = b"1\r\nx\r\n"
+"""No chunk is shorter."""
+
 # What the next byte belongs to.
 _STATUS, _HEADERS, _PAYLOAD, _UNTIL_CLOSE, _SIZE, _CHUNK_END, _TRAILERS, _DONE = range(8)
+
+
+@lru_cache(4096)
+def _size_line(read: int) -> bytes:
+    """How a read of so many bytes begins that is one whole chunk."""
+    if read < len(_SHORTEST):
+        return _SHORTEST  # which it is not
+    digits = 1
+    while read >= 16**digits + digits + 4:
+        digits += 1
+    return b"%0*x\r\n" % (digits, read - digits - 4)
 
 
 class BadResponse(Exception):  # noqa: N818  it names what came
@@ -75,11 +90,15 @@ class ResponseReader:
 
     def feed(self, data: bytes) -> bytes:
         """Take the bytes of one read; return the bytes of the body that are among them."""
+        # An event stream is nearly always read in whole chunks, and most reads are of one.
+        if self._state == _SIZE and not self._partial:
+            begins = _size_line(len(data))
+            if data.startswith(begins) and data.endswith(b"\r\n"):
+                return data[len(begins) : -2]
         parts: list[bytes] = []
         position = 0
         while position < len(data):
             if self._state == _SIZE and not self._partial:
-                # An event stream is nearly always read in whole chunks.
                 line = _SIZE_LINE.match(data, position)
                 if line is not None:
                     begin = line.end()

@@ -12,7 +12,16 @@ from typing import Any
 
 import orjson
 
-from agentreplay.wire.api import Api, Piece, Usage, count, error_message, text_bytes, word
+from agentreplay.wire.api import (
+    Api,
+    Piece,
+    Usage,
+    count,
+    error_message,
+    text_bytes,
+    text_piece,
+    word,
+)
 
 _SYSTEM = b'{"role":"system","content":'
 
@@ -60,6 +69,8 @@ def piece(event: Mapping[str, Any]) -> Piece:
         usage = _usage((event.get("message") or {}).get("usage"))
         # Before there is any output its count is a placeholder, and would stand if the end is lost.
         usage = usage and usage._replace(osl=None)
+    if not (finish or usage or error):
+        return text_piece(size, visible)
     return Piece(size, visible, finish, usage, error)
 
 

@@ -11,7 +11,16 @@ from typing import Any
 
 import orjson
 
-from agentreplay.wire.api import Api, Piece, Usage, count, error_message, text_bytes, word
+from agentreplay.wire.api import (
+    Api,
+    Piece,
+    Usage,
+    count,
+    error_message,
+    text_bytes,
+    text_piece,
+    word,
+)
 
 _VISIBLE = {
     "response.output_text.delta": True,
@@ -65,6 +74,8 @@ def piece(event: Mapping[str, Any]) -> Piece:
             details = response.get("incomplete_details") or {}
             status = response.get("status") or kind.removeprefix("response.")
             finish = word(details.get("reason")) or word(status)
+    if not (finish or usage or error):
+        return text_piece(size, visible)
     return Piece(size, visible, finish, usage, error)
 
 

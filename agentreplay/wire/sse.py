@@ -24,11 +24,13 @@ class Event(NamedTuple):
 class Decoder:
     """Feed it the body of an event stream as it comes; each call returns the events now complete.
 
+    Most reads are one event of one line: whoever asks `whole` first saves the most of the work.
+
     Lines end with LF, CRLF or CR only: other separators are legal inside JSON. Comments, ids and
     retry times are dropped.
     """
 
-    __slots__ = ("_after_cr", "_begun", "_data", "_held", "_name", "_rest")
+    __slots__ = ("_after_cr", "_begun", "_between", "_data", "_held", "_name", "_rest")
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # an unfinished line, in pieces, so that no byte moves twice
@@ -37,6 +39,22 @@ class Decoder:
         self._name = b""
         self._after_cr = False
         self._begun = False
+        self._between = False  # the stream has begun, and no event of it
+
+    def whole(self, data: bytes) -> bytes | None:
+        """The data of the one nameless event of one line that a read is, and nothing else.
+
+        None for any other read, which is to be fed then.
+        """
+        if (
+            self._between
+            and data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.find(b"\n") == len(data) - 2
+            and b"\r" not in data
+        ):
+            return data[6:-2]
+        return None
 
     def feed(self, data: bytes) -> list[Event]:
         """Take the bytes of one read.
@@ -44,25 +62,15 @@ class Decoder:
         Raises:
             EventTooLong: the event that has begun is longer than any can be.
         """
-        if (
-            self._begun
-            and not self._rest
-            and not self._data
-            and not self._name
-            and not self._after_cr
-            and data.startswith(b"data: ")
-            and data.endswith(b"\n\n")
-            and data.find(b"\n") == len(data) - 2
-            and b"\r" not in data
-        ):
-            return [Event(b"", data[6:-2])]
-        return self._lines(data)
+        whole = self.whole(data)
+        return self._lines(data) if whole is None else [Event(b"", whole)]
 
     def close(self) -> list[Event]:
         """The event that the end of the stream left without its blank line, if any."""
         return self._lines(b"\n\n") if self._rest or self._data else []
 
     def _lines(self, data: bytes) -> list[Event]:
+        self._between = False
         self._held += len(data)
         if self._held > LONGEST_BYTES:
             self._rest.clear()
@@ -99,4 +107,5 @@ class Decoder:
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
         self._held = len(rest) + sum(map(len, self._data))
+        self._between = not (rest or self._data or self._name or self._after_cr)
         return events
