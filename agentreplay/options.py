@@ -191,6 +191,12 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> float
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+HTML = click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the same as a page to look at.",
+)
 EXPORT = click.option(
     "--export",
     "exports",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import options
-from agentreplay.commands.output import print_json, print_report
+from agentreplay.commands.output import print_json, print_report, save_page
 from agentreplay.errors import EXIT_MISSED, AgentReplayError
 
 if TYPE_CHECKING:
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     help="How much worse a figure may be.",
 )
 @click.option("--anyway", is_flag=True, help="Compare runs that are not comparable or invalid.")
+@options.HTML
 @options.JSON
-def compare(base: str, new: str, tolerance: float, anyway: bool, as_json: bool) -> None:
+def compare(
+    base: str, new: str, tolerance: float, anyway: bool, html: Path | None, as_json: bool
+) -> None:
     """Hold the run in directory NEW against the one in BASE: what changed, and how sure that is.
 
     Each may be several directories with commas between them: the first of NEW is held against the
@@ -40,6 +43,7 @@ def compare(base: str, new: str, tolerance: float, anyway: bool, as_json: bool) 
     """
     from agentreplay.metrics import compare as metrics
     from agentreplay.report.compare import comparison_report, comparison_value, in_words
+    from agentreplay.report.html.compare import compare_page
 
     paths = [[Path(path) for path in side.split(",")] for side in (base, new)]
     if len(paths[0]) != len(paths[1]):
@@ -57,6 +61,7 @@ def compare(base: str, new: str, tolerance: float, anyway: bool, as_json: bool) 
         print_json(value)
     else:
         print_report(comparison_report(value))
+    save_page(html, lambda: compare_page(value), err=as_json)
     code = EXIT_MISSED if found.failing else 0
     click.echo(f"exit {code}: {in_words(value)}", err=as_json)
     sys.exit(code)

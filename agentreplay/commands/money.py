@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import options
-from agentreplay.commands.output import print_json, print_report
+from agentreplay.commands.output import print_json, print_report, save_page
 from agentreplay.errors import AgentReplayError
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class _Given:
     metavar="[NAME=]DOLLARS",
     help="What an hour of a GPU costs, likewise: gives tokens per dollar.",
 )
+@options.HTML
 @options.JSON
 def curve(
     points: tuple[str, ...],
@@ -131,6 +132,7 @@ def curve(
     y: str | None,
     gpus: tuple[str, ...],
     gpu_hour: tuple[str, ...],
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Compare systems at a target: POINTS are run directories, as DIR or NAME=DIR, or NAME=X,Y.
@@ -143,6 +145,7 @@ def curve(
     agentreplay curve new=50,7567 old=50,6083 --at interactivity.p90=50
     """
     from agentreplay.report.curve import curve_report, curve_value
+    from agentreplay.report.html.curves import curve_page
     from agentreplay.report.text import banner
 
     x, value_at = _target(target)
@@ -173,6 +176,7 @@ def curve(
     else:
         simulated = found["simulated"]
         print_report(curve_report(found, banner(simulated) if simulated else None))
+    save_page(html, lambda: curve_page(found), err=as_json)
     if not any(system.measured for system in systems):
         raise AgentReplayError(f"no point has both {x} and {y}")
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentreplay.errors import AgentReplayError
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from agentreplay.report.html.page import Page
     from agentreplay.run import Result
 
 PLAIN_WIDTH = 120
@@ -37,6 +41,23 @@ def print_json(value: dict[str, Any]) -> None:
     import orjson
 
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def save_page(file: Path | None, page: Callable[[], Page], *, err: bool) -> None:
+    """Write a page where one is asked for, and say so, on standard error with *err*.
+
+    Raises:
+        AgentReplayError: it can't be written.
+    """
+    if file is None:
+        return
+    from agentreplay.report.html.files import write_page
+
+    try:
+        write_page(file, page())
+    except OSError as error:
+        raise AgentReplayError(f"can't write {file}: {error.strerror}") from None
+    click.echo(f"To look at: {file}", err=err)
 
 
 def show(result: Result, as_json: bool) -> None:

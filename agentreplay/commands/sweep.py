@@ -12,7 +12,7 @@ import click
 from agentreplay import options
 from agentreplay.client.machine import LOOP
 from agentreplay.commands.judging import GATE, need_limits
-from agentreplay.commands.output import print_json, print_report
+from agentreplay.commands.output import print_json, print_report, save_page
 from agentreplay.commands.running import new_directory, starting
 from agentreplay.errors import AgentReplayError
 from agentreplay.job import job, job_of
@@ -122,6 +122,7 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> li
 )
 @GATE
 @options.EXPORT
+@options.HTML
 @options.JSON
 def sweep(
     users: list[int],
@@ -137,6 +138,7 @@ def sweep(
     step_requests: int,
     gates: tuple[Condition, ...],
     exports: tuple[str, ...],
+    html: Path | None,
     as_json: bool,
     asked: dict[str, Any],
 ) -> None:
@@ -150,6 +152,7 @@ def sweep(
 
     from agentreplay.metrics.gate import gate
     from agentreplay.metrics.search import Hunt
+    from agentreplay.report.html.curves import sweep_page
     from agentreplay.report.live import LiveView
     from agentreplay.report.sweep import sweep_report, target
     from agentreplay.sweep import Settings, Views, curve, exit_code, search
@@ -186,6 +189,8 @@ def sweep(
         print_json(outcome.value)
     else:
         print_report(sweep_report(outcome.value))
+    page = partial(sweep_page, settings.out.resolve().name, outcome.value)
+    save_page(html, page, err=as_json)
     code, why = exit_code(outcome)
     click.echo(f"{settings.out} · exit {code}: {why}", err=as_json)
     sys.exit(code)

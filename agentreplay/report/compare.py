@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -73,19 +73,22 @@ def comparison_report(value: Mapping[str, Any]) -> RenderableType:
     for title in ("base", "new"):
         paths = ", ".join(run["path"] for run in value[title])
         parts.append(Text(f"{title.upper():4}  {paths}"))
-    requests = value["requests"]
-    parts.append(
-        Text(
-            f"{requests['common']:,} requests that both measured, of {requests['base']:,} and "
-            f"{requests['new']:,}, from {value['lanes']:,} lanes\n"
-        )
-    )
+    parts.append(Text(counted(value) + "\n"))
     if value["not_comparable"]:
         lines = "\n  ".join(value["not_comparable"])
         parts.append(Text(f"Not comparable, and compared all the same:\n  {lines}\n", style="red"))
     parts += [_table(value), Text("")]
-    parts += [Text(note, style="dim") for note in _remarks(value)]
+    parts += [Text(note, style="dim") for note in remarks(value)]
     return Group(*parts)
+
+
+def counted(value: Mapping[str, Any]) -> str:
+    """What the comparison is of."""
+    requests = value["requests"]
+    return (
+        f"{requests['common']:,} requests that both measured, of {requests['base']:,} and "
+        f"{requests['new']:,}, from {value['lanes']:,} lanes"
+    )
 
 
 def in_words(value: Mapping[str, Any]) -> str:
@@ -97,22 +100,31 @@ def in_words(value: Mapping[str, Any]) -> str:
 def _table(value: Mapping[str, Any]) -> RenderableType:
     table = Table(box=None, header_style="dim", padding=(0, 1))
     table.add_column("", style="bold", no_wrap=True)
-    for column in ("base", "new", "change", "interval", "smallest"):
+    for column in COLUMNS[1:-1]:
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("verdict")
+    table.add_column(COLUMNS[-1])
+    for (name, *cells, words), change in zip(rows(value), value["metrics"].values(), strict=True):
+        style = _STYLES.get(change["verdict"], "")
+        table.add_row(escape(name), *cells, Text(words, style=style))
+    return table
+
+
+COLUMNS = ("figure", "base", "new", "change", "interval", "smallest", "verdict")
+
+
+def rows(value: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """What is said of each figure, in the order of `COLUMNS`."""
     for name, change in value["metrics"].items():
         verdict = change["verdict"]
-        words = _WORDS.get(verdict, verdict).format(_short(value["tolerance"]))
-        table.add_row(
-            escape(name),
+        yield (
+            name,
             _figure(name, change["base"]),
             _figure(name, change["new"]),
             ABSENT if verdict in ("lost", "absent") else _change(name, change),
             _interval(name, change),
             ABSENT if change["smallest"] is None else _size(name, change["smallest"]),
-            Text(words, style=_STYLES.get(verdict, "")),
+            _WORDS.get(verdict, verdict).format(_short(value["tolerance"])),
         )
-    return table
 
 
 def _figure(name: str, value: float | None) -> str:
@@ -146,8 +158,9 @@ def _short(share: float) -> str:
     return f"{share * 100:.3g} %"
 
 
-def _remarks(value: Mapping[str, Any]) -> list[str]:
-    remarks = [
+def remarks(value: Mapping[str, Any]) -> list[str]:
+    """What has to be known to read it, a sentence each."""
+    found = [
         f"Intervals: in {_short(value['confidence'])} of comparisons all of them together hold the "
         "true changes, as far as lanes are independent; what hits a whole run at once is not in "
         "them. Smallest: a change to the worse of this size is told from none every second time."
@@ -156,5 +169,5 @@ def _remarks(value: Mapping[str, Any]) -> list[str]:
     for side in ("base", "new"):
         if requests["common"] < FEW_IN_COMMON * requests[side]:
             share = as_percent(requests["common"] / requests[side])
-            remarks.append(f"Only {share} of the requests of {side.upper()} have one like them.")
-    return remarks
+            found.append(f"Only {share} of the requests of {side.upper()} have one like them.")
+    return found

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -164,11 +164,9 @@ def curve_report(value: dict[str, Any], banner: str | None) -> RenderableType:
         parts += [_points(value, system), Text("")]
     if value["at"] is not None:
         parts += [_values(value), Text("")]
-        parts += [Text(_said(ratio, value["y"])) for ratio in value["ratios"] if ratio["y"]]
-    for each in value["left_out"]:
-        parts.append(Text(f"Left out: {each['name']} ({each['system']}): {each['why']}"))
-    if len(value["traces"]) > 1:
-        parts.append(Text("NOT THE SAME WORK: the points are of different traces.", "bold red"))
+    parts += map(Text, conclusions(value))
+    if warning := other_work(value):
+        parts.append(Text(warning, "bold red"))
     return Group(*parts)
 
 
@@ -186,25 +184,29 @@ def _points(value: dict[str, Any], system: dict[str, Any]) -> RenderableType:
         table.add_column(column, justify="right")
     table.add_column("")
     for point in system["points"]:
-        said = ["on the front"] if point["front"] else []
-        if point["simulated"]:
-            said.append("SIMULATED")
-        if point["invalid"]:
-            said.append(f"INVALID: {', '.join(point['invalid'])}")
         table.add_row(
             point["name"],
             as_number(point["x"]),
             as_number(point["y"]),
             as_tokens_per_dollar(point["tokens_per_dollar"]),
-            "; ".join(said),
+            about_point(point),
         )
     return table
 
 
+def about_point(point: Mapping[str, Any]) -> str:
+    """What has to be known of a point, in words."""
+    said = ["on the front"] if point["front"] else []
+    if point["simulated"]:
+        said.append("SIMULATED")
+    if point["invalid"]:
+        said.append(f"INVALID: {', '.join(point['invalid'])}")
+    return "; ".join(said)
+
+
 def _values(value: dict[str, Any]) -> RenderableType:
-    title = f"At {value['x']} = {value['at']:.10g}"
     table = Table(
-        title=title,
+        title=at_target(value),
         title_justify="left",
         title_style="bold",
         box=None,
@@ -215,6 +217,18 @@ def _values(value: dict[str, Any]) -> RenderableType:
     for column in (value["y"], "tokens per dollar", "$ a million"):
         table.add_column(column, justify="right")
     table.add_column("read from", overflow="fold")
+    for row in value_rows(value):
+        table.add_row(*row)
+    return table
+
+
+def at_target(value: Mapping[str, Any]) -> str:
+    """Where the systems are read."""
+    return f"At {value['x']} = {value['at']:.10g}"
+
+
+def value_rows(value: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """What each system has at the target, what that costs, and where it is read from."""
     for system in value["systems"]:
         found = system["value"]
         source, ends = found["why"], (found["below"], found["above"])
@@ -224,14 +238,29 @@ def _values(value: dict[str, Any]) -> RenderableType:
                 f"{end['name']}{' (INVALID)' if end['name'] in invalid else ''}" for end in ends
             )
             source = f"measured: {low}" if low == high else f"between {low} and {high}"
-        table.add_row(
+        yield (
             system["name"],
             as_number(found["y"]),
             as_tokens_per_dollar(found["tokens_per_dollar"]),
             as_dollars(found["dollars_per_million_tokens"]),
             source,
         )
-    return table
+
+
+def conclusions(value: Mapping[str, Any]) -> list[str]:
+    """How many times as much one system has as another, and what is missing, a sentence each."""
+    found = [_said(ratio, value["y"]) for ratio in value["ratios"] if ratio["y"]]
+    found += [
+        f"Left out: {each['name']} ({each['system']}): {each['why']}" for each in value["left_out"]
+    ]
+    return found
+
+
+def other_work(value: Mapping[str, Any]) -> str | None:
+    """That the points can't be compared, where they can't."""
+    if len(value["traces"]) < 2:
+        return None
+    return "NOT THE SAME WORK: the points are of different traces."
 
 
 def _said(ratio: dict[str, Any], y: str) -> str:

@@ -176,13 +176,23 @@ def sweep_report(value: Mapping[str, Any]) -> RenderableType:
     drawn = [(users, x, y) for users, x, y in placed if x is not None and y is not None]
     if len(drawn) > 1:
         parts += [Text(_plot(drawn)), Text("")]
-    for each in value["left_out"]:
-        parts.append(Text(f"Left out: {each['name']}: {each['why']}", style="red"))
-    parts += [Text(_read(each, value["gpus"]), style="bold") for each in value["at"]]
-    if value["search"]:
-        parts.append(Text(_answer(value["search"], value["gpus"]), style="bold"))
+    parts += [Text(each, style="red") for each in missing(value)]
+    parts += [Text(each, style="bold") for each in answers(value)]
     parts += [Text(f"Warning: {text}", style="yellow") for text in value["warnings"]]
     return Group(*parts)
+
+
+def missing(value: Mapping[str, Any]) -> list[str]:
+    """What is in no front, and why, a sentence each."""
+    return [f"Left out: {each['name']}: {each['why']}" for each in value["left_out"]]
+
+
+def answers(value: Mapping[str, Any]) -> list[str]:
+    """What was read off the front, and what a search found, a sentence each."""
+    found = [_read(each, value["gpus"]) for each in value["at"]]
+    if value["search"]:
+        found.append(_answer(value["search"], value["gpus"]))
+    return found
 
 
 def _why(run: Mapping[str, Any]) -> str:

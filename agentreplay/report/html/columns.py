@@ -28,9 +28,6 @@ OK, FAILED, CUT, REFUSED = range(4)
 """What became of a request. `CUT`: at the end of the run; `REFUSED`: by a busy server, and sent
 again."""
 
-BINS = 120
-"""No axis of time has more bins than this."""
-
 _WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 
 _MESSAGES = 200
@@ -60,11 +57,11 @@ class Bins:
     count: int
 
     @classmethod
-    def over(cls, span: Window, until_ns: int) -> Bins:
-        """Those from the start of the run to *until_ns*, `BINS` at most."""
+    def over(cls, span: Window, until_ns: int, most: int = 120) -> Bins:
+        """Those from the start of the run to *until_ns*, *most* or fewer."""
         seconds = until_ns / 1e9
-        fitting = (width for width in _WIDTHS_S if seconds / width <= BINS - 1)
-        width_ns = round(next(fitting, max(1.0, seconds / (BINS - 1))) * 1e9)
+        fitting = (width for width in _WIDTHS_S if seconds / width <= most - 1)
+        width_ns = round(next(fitting, seconds / (most - 1)) * 1e9)
         open_ns = min(span.open_ns, until_ns)
         start_ns = open_ns - -(-open_ns // width_ns) * width_ns
         return cls(start_ns, width_ns, max(1, -(-(until_ns - start_ns) // width_ns)))

@@ -40,6 +40,7 @@ _SLOWEST = 50
 """Of these the slowest are drawn in any case."""
 
 _BARS = 40
+_COARSE = 50  # bins of what has a sample now and then only
 _POSITIONS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000)
 
 
@@ -102,6 +103,11 @@ def over_time(found: Columns) -> Figure:
         _steps(bins, values, name, colour, yaxis=axis, legend=name != "calls under way")
         for name, values, axis, colour in panels
     ]
+    traces[1] |= {
+        "line": {"shape": "hvh", "width": 0},
+        "fill": "tozeroy",
+        "fillcolor": "var:--input",
+    }
     layout = {
         **_time_layout(found.span, found.until_ns, "y3"),
         "yaxis": {"title": "tok/s", "domain": [0.62, 1], "rangemode": "tozero"},
@@ -147,7 +153,7 @@ def histogram(
     """How a measure is distributed over the requests that count; *marks* are its percentiles."""
     values = found.floats[measure.name][found.counted]
     values = values[values > 0]
-    title = f"{measure.title[:1].upper()}{measure.title[1:]}: distribution"
+    title = f"{_capital(measure)}: distribution"
     about = f"{len(values):,} successful requests sent in the window, by bars of equal ratio."
     name = f"{measure.name}-distribution"
     head = (Column("from", measure.kind), Column("to", measure.kind), Column("requests", "count"))
@@ -179,17 +185,18 @@ def histogram(
         "xaxis": {"title": measure.title, **log_ticks(low, high, measure.show)},
         "yaxis": {"title": "requests", "rangemode": "tozero"},
         "bargap": 0.05,
+        "margin": {"t": 12 + 16 * len(known)},
         "shapes": [_line(log10(value)) for _, value in known],
         "annotations": [
             {
                 "x": log10(value),
-                "y": 1 - 0.09 * number,
+                "y": 1,
                 "yref": "paper",
+                "yshift": 14 * number,
                 "text": f"{label} {measure.show(value)}",
                 "xanchor": "left" if log10(value) < (x[0] + x[-1]) / 2 else "right",
-                "yanchor": "top",
+                "yanchor": "bottom",
                 "showarrow": False,
-                "bgcolor": "var:--panel",
             }
             for number, (label, value) in enumerate(known)
         ],
@@ -200,7 +207,7 @@ def histogram(
 
 def by_length(found: Columns, measure: _Measure) -> Figure:
     """A measure against the length of the prompt."""
-    chosen = found.counted & (found.floats[measure.name] > 0)
+    chosen = found.counted & (found.floats[measure.name] > 0) & (found["isl"] > 0)
     lengths, values = found["isl"][chosen], found.floats[measure.name][chosen]
     name, title = f"{measure.name}-length", f"{_capital(measure)} against input length"
     bounds = _doubling(lengths)
@@ -231,7 +238,7 @@ def by_length(found: Columns, measure: _Measure) -> Figure:
         *_curves(measure, middles, lines),
     ]
     layout = {
-        "xaxis": {"title": "input tokens", "type": "log", **_log(lengths, as_tokens)},
+        "xaxis": {"title": "input tokens", "type": "log", **_log(lengths, _thousands)},
         "yaxis": {"title": measure.title, "type": "log", **_log(values, measure.show)},
     }
     return Figure(name, title, about, traces, layout, table)
@@ -258,7 +265,7 @@ def by_position(found: Columns, measure: _Measure) -> Figure:
 
 def reuse_over_time(found: Columns) -> Figure:
     """What of prompts had been sent before, and what the server found of it, over time."""
-    bins, sent = found.bins, found["sent"]
+    bins, sent = Bins.over(found.span, found.until_ns, _COARSE), found["sent"]
     chosen = _answerable(found)
     told = chosen & (found["state"] == OK) & (found["cached"] >= 0)
     predicted = _share(
@@ -287,8 +294,8 @@ def reuse_over_time(found: Columns) -> Figure:
         "server says it found in its cache (served), by when prompts were sent."
     )
     traces = [
-        _marked(bins.middles_s, predicted, "predicted", "var:--other", "dot", "diamond"),
-        _marked(bins.middles_s, served, "served", "var:--decode", "solid", "circle"),
+        _behind(_marked(bins.middles_s, predicted, "predicted", "var:--other", "square")),
+        _marked(bins.middles_s, served, "served", "var:--decode", "circle"),
     ]
     layout = {**_time_layout(found.span, found.until_ns, "y"), "yaxis": _PERCENT}
     return Figure(
@@ -322,8 +329,8 @@ def reuse_by_position(found: Columns) -> Figure:
     )
     x = [row[0] for row in rows]
     traces = [
-        _marked(x, [row[1] for row in rows], "predicted", "var:--other", "dot", "diamond"),
-        _marked(x, [row[2] for row in rows], "served", "var:--decode", "solid", "circle"),
+        _behind(_marked(x, [row[1] for row in rows], "predicted", "var:--other", "square")),
+        _marked(x, [row[2] for row in rows], "served", "var:--decode", "circle"),
     ]
     layout = {"xaxis": {"title": "call of the session", "type": "category"}, "yaxis": _PERCENT}
     return Figure(
@@ -392,7 +399,7 @@ def failures(found: Columns) -> Figure:
 
 def lag(found: Columns) -> Figure:
     """How late this side sent."""
-    bins = found.bins
+    bins = Bins.over(found.span, found.until_ns, _COARSE)
     chosen = (found["state"] != REFUSED) & (found["warmup"] == 0)
     places, late_s = bins.places(found["sent"][chosen]), found.floats["lag"][chosen]
     order = np.argsort(places, kind="stable")
@@ -405,8 +412,8 @@ def lag(found: Columns) -> Figure:
     head = (Column("from (s)"), Column("median", "duration"), Column("latest", "duration"))
     rows = zip((bins.edges_ns[:-1] / 1e9).tolist(), finite(middle), finite(most), strict=True)
     traces = [
-        _marked(bins.middles_s, most * 1000, "latest", "var:--wait", "solid", "circle"),
-        _marked(bins.middles_s, middle * 1000, "median", "var:--other", "dot", "diamond"),
+        _marked(bins.middles_s, most * 1000, "latest", "var:--wait", "circle"),
+        _marked(bins.middles_s, middle * 1000, "median", "var:--other", "diamond"),
     ]
     layout = {
         **_time_layout(found.span, found.until_ns, "y"),
@@ -433,7 +440,7 @@ def server(series: Series, found: Columns, number: int) -> Figure:
         f"server-{number}",
         series.title,
         "As the server's own metrics told it.",
-        [_marked(series.at_s, series.values, series.title, "var:--other", "solid", "circle")],
+        [_marked(series.at_s, series.values, series.title, "var:--other", "circle")],
         {
             **_time_layout(found.span, found.until_ns, "y"),
             "yaxis": {"title": in_figure(series.title + unit), "rangemode": "tozero"},
@@ -444,6 +451,7 @@ def server(series: Series, found: Columns, number: int) -> Figure:
     )
 
 
+_LINES = (("median", "solid", "circle"), ("P90", "dash", "x"))
 _UNMEASURED = "No request gives a sample of this."
 _UNTOLD = " The server does not report cached tokens."
 _PERCENT = {"title": "of input tokens", "range": [0, 1.05], "tickformat": ".0%"}
@@ -484,16 +492,26 @@ def _steps(
     }
 
 
-def _marked(x: Any, y: Any, name: str, colour: str, dash: str, symbol: str) -> dict[str, Any]:
+def _marked(x: Any, y: Any, name: str, colour: str, symbol: str) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": in_figure(name),
         "x": finite(x) if isinstance(x, np.ndarray) else list(x),
         "y": finite(y) if isinstance(y, np.ndarray) else list(y),
-        "line": {"color": colour, "width": 1.6, "dash": dash},
+        "line": {"color": colour, "width": 1.6},
         "marker": {"symbol": symbol, "size": 5},
-        "connectgaps": False,
+        "connectgaps": True,
+    }
+
+
+def _behind(trace: dict[str, Any]) -> dict[str, Any]:
+    """The same, to be seen below another one that has its values."""
+    return {
+        **trace,
+        "line": {**trace["line"], "width": 6},
+        "marker": {**trace["marker"], "size": 9},
+        "opacity": 0.5,
     }
 
 
@@ -501,7 +519,7 @@ def _time_layout(span: Window, until_ns: int, lowest: str) -> dict[str, Any]:
     """An axis of time with the window marked."""
     layout: dict[str, Any] = {
         "xaxis": {
-            "title": "seconds since the start of the run",
+            "title": "time (s); the window is shaded",
             "range": [0, max(until_ns / 1e9, 0.1)],
             "anchor": lowest,
         },
@@ -542,6 +560,10 @@ def _capital(measure: _Measure) -> str:
     return measure.title[:1].upper() + measure.title[1:].partition(" (")[0]
 
 
+def _thousands(tokens: float) -> str:
+    return f"{tokens / 1000:g}k" if tokens >= 1000 else f"{tokens:g}"
+
+
 def _of(drawn: int, known: int) -> str:
     return f" ({drawn:,} of {known:,}, the slowest among them)" if drawn < known else ""
 
@@ -550,17 +572,17 @@ def _doubling(lengths: Ints) -> list[int]:
     """Bounds of groups, each twice as far as the one before, that hold all lengths."""
     if not len(lengths):
         return []
-    low = max(1, int(lengths.min()))
-    bounds = [1 << (low.bit_length() - 1)]
+    bounds = [1 << (int(lengths.min()).bit_length() - 1)]
     while bounds[-1] <= int(lengths.max()):
         bounds.append(bounds[-1] * 2)
-    bounds[0] = min(bounds[0], int(lengths.min()))
     return bounds
 
 
 def _by_place(places: Ints) -> list[tuple[str, Bools]]:
     """Groups of calls by their number in the session; further ones are wider."""
-    most = int(places.max()) if len(places) else 0
+    if not len(places):
+        return []
+    most = int(places.max())
     bounds = [each for each in _POSITIONS if each <= most]
     while bounds and bounds[-1] * 2 <= most:
         bounds.append(bounds[-1] * 2)
@@ -612,9 +634,7 @@ def _curves(
             "customdata": [measure.show(line[n]) if line[n] == line[n] else "" for line in lines],
             "hovertemplate": "%{fullData.name} %{customdata}<extra></extra>",
         }
-        for n, (name, dash, symbol) in enumerate(
-            (("median", "solid", "circle"), ("P90", "dash", "x"))
-        )
+        for n, (name, dash, symbol) in enumerate(_LINES)
     ]
 
 

@@ -22,10 +22,11 @@ import orjson
 from agentreplay.units import ABSENT, as_duration, as_number, as_percent, as_tokens
 
 Cell = str | int | float | None
-Kind = Literal["text", "count", "number", "duration", "percent", "tokens"]
+Kind = Literal["text", "figure", "count", "number", "duration", "percent", "tokens"]
 
 _SHOW: Mapping[Kind, Callable[[Any], str]] = {
     "text": lambda value: ABSENT if value is None else str(value),
+    "figure": str,
     "count": lambda value: ABSENT if value is None else f"{value:,.0f}",
     "number": as_number,
     "duration": as_duration,
@@ -58,7 +59,7 @@ class Column:
 
     Attributes:
         name: Its head; in CSV too, where numbers are in seconds, tokens and shares.
-        kind: How its values are shown.
+        kind: How its values are shown; a `figure` is one in words already.
     """
 
     name: str
@@ -271,7 +272,7 @@ def page_html(page: Page, assets: Assets) -> str:
 </head>
 <body>
 <header>{page.head}</header>
-<nav aria-label="Parts of this page">{links}</nav>
+{f'<nav aria-label="Parts of this page">{links}</nav>' if len(page.sections) > 1 else ""}
 <main>{sections}</main>
 <script type="application/json" id="data">{embedded(data)}</script>
 <script>{assets.plotly}</script>
@@ -312,19 +313,36 @@ def _figure_html(figure: Figure) -> str:
     )
 
 
-_STEPS = (1, 2, 5)
+_TICKS = (
+    (1,),
+    (1, 3),
+    (1, 2, 5),
+    (1, 1.5, 2, 3, 4, 5, 6, 8),
+    tuple(n / 10 for n in range(10, 100)),
+)
 
 
 def log_ticks(low: float, high: float, show: Callable[[float], str]) -> dict[str, Any]:
-    """An axis of logarithms with labels at 1, 2, 5, 10, …, fewer of them over many decades."""
-    low, high = max(low, 1e-9), max(high, 1e-9)
+    """Labels of an axis of logarithms: of round numbers, as many as there is room for.
+
+    Args:
+        low: The smallest value, more than 0.
+        high: The largest.
+        show: Writes a label.
+    """
     decades = range(floor(log10(low)), floor(log10(high)) + 1)
-    steps = _STEPS if len(decades) <= 3 else _STEPS[:1]
-    ticks = [step * 10.0**decade for decade in decades for step in steps]
-    inside = [tick for tick in ticks if low / 1.05 <= tick <= high * 1.05] or [low, high]
+    found = [low, high]
+    for steps in _TICKS:
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        inside = [tick for tick in ticks if low / 1.02 <= tick <= high * 1.02]
+        if len(inside) > 1:
+            found = inside
+        if len(inside) >= 4:
+            break
+    found = found[:: -(-len(found) // 8)]
     return {
-        "tickvals": [log10(tick) for tick in inside],
-        "ticktext": [show(tick) for tick in inside],
+        "tickvals": [log10(tick) for tick in found],
+        "ticktext": [show(float(f"{tick:.3g}")) for tick in found],
     }
 
 

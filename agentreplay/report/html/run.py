@@ -366,7 +366,7 @@ def _client(metrics: Mapping[str, Any]) -> str:
     rows = (
         ("loop over 10 ms late", _share(client["loop_late_share"]), "client.loop_late_share"),
         (
-            "latest of the loop",
+            "longest delay of the loop",
             shown("client.loop_late_max", client["loop_late_max"]),
             "client.loop_late_max",
         ),

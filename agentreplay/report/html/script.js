@@ -80,6 +80,9 @@
     const text = colour("--text"), muted = colour("--muted"), edge = colour("--edge");
     for (const [name, axis] of Object.entries(layout)) {
       if (!/^[xy]axis\d*$/.test(name)) continue;
+      if (narrow && name[0] === "x" && axis.tickvals?.length > 5) {
+        for (const ticks of ["tickvals", "ticktext"]) axis[ticks] = axis[ticks].filter((_, k) => k % 2 === 0);
+      }
       layout[name] = {
         gridcolor: edge, linecolor: edge, zerolinecolor: edge, tickcolor: edge, automargin: true,
         nticks: name[0] === "x" ? (narrow ? 5 : 9) : 5, tickangle: 0,
@@ -91,23 +94,25 @@
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, color: text, size: 12 },
-      margin: { l: 12, r: narrow ? 8 : 14, t: 30, b: 12 },
       legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", font: { size: 11 } },
       hoverlabel: { bgcolor: colour("--panel"), bordercolor: edge, font: { color: text } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: muted, activecolor: text },
-      dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+      dragmode: touched ? false : "zoom",
       ...layout,
+      margin: { l: 12, r: narrow ? 8 : 14, t: 30, b: 12, ...layout.margin },
       ...(width ? { width } : {}),
     };
   }
 
+  const touched = matchMedia("(pointer: coarse)").matches;
   const drawn = new Set();
 
   function draw(plot, width) {
     const figure = data.figures[plot.dataset.figure];
     drawn.add(plot);
     return Plotly.react(plot, coloured(figure.data), layoutOf(figure, width), {
-      displaylogo: false, responsive: !width, showTips: false,
+      displaylogo: false, responsive: !width, showTips: false, displayModeBar: touched ? false : "hover",
+      showSendToCloud: false, plotlyServerURL: "",
       modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
     });
   }
@@ -166,7 +171,7 @@
     const context = canvas.getContext("2d");
     const AXIS = 24, GAP = 5;
     const rows = lanes.reduce((sum, [, count]) => sum + count, 0);
-    const high = rows <= 24 ? 18 : rows <= 60 ? 14 : rows <= 200 ? 10 : 7;
+    const high = rows <= 24 ? 18 : rows <= 60 ? 14 : rows <= 200 ? 10 : 8;
 
     // Where each row begins: its calls, and its place from above.
     const firstCall = new Int32Array(rows + 1).fill(n);
@@ -275,7 +280,7 @@
           context.fillStyle = text;
           const label = width < 500 ? `${lane}` : `user ${lane}`;
           if (high >= 10 || lane % Math.ceil(12 / high / count) === 0) {
-            context.fillText(label, 4, py + high / 2);
+            context.fillText(label, 4, py + Math.max(high / 2, 7));
           }
         }
         bars(row, py, tint);
@@ -307,7 +312,7 @@
     // colour already is left out, so that a row costs no more than its pixels.
     function bars(row, py, tint) {
       const begin = firstEndingAfter(row, from), end = firstCall[row + 1], left = gutter();
-      const bar = Math.max(3, high - 5), by = py + (high - bar) / 2;
+      const bar = high - (high > 10 ? 5 : 3), by = py + (high - bar) / 2;
       const dims = followed >= 0;
       const strength = (i) => { context.globalAlpha = dims && calls.play[i] !== followed ? 0.13 : 1; };
       const rect = (i, a, b, reached) => {
@@ -318,7 +323,7 @@
         return dims ? -1 : far;
       };
       context.fillStyle = tint("muted");
-      for (let i = begin, reached = -1; i < end && before[i] < to + until; i += 1) {
+      for (let i = begin, reached = -1; i < end && (i === begin || calls.sent[i - 1] <= to); i += 1) {
         if (Number.isNaN(before[i]) || before[i] > to) continue;
         const a = Math.max(left, x(before[i])), b = Math.min(width, x(calls.sent[i]));
         if (b - a < 1 || b <= reached) continue;
@@ -500,6 +505,8 @@
       const span = Math.min(Math.max(b - a, least), until * 1.02);
       from = Math.min(Math.max(a, -0.01 * until), until * 1.01 - span);
       to = from + span;
+      hovered = -1;
+      tip.hidden = true;
       soon();
     }
 
