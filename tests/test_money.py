@@ -139,7 +139,9 @@ def test_cost_of_a_killed_run(tmp_path: Path) -> None:
     assert "cached tokens as reported" in rows["Bill"]
     assert "$ 600.00" in rows["… input, uncached"]
     assert "The run is invalid" in ended.stdout
-    assert sorted(each.name for each in path.iterdir()) == ["records.jsonl", "run.json"]
+    assert sorted(each.name for each in path.iterdir()) == [
+        *("records.jsonl", "run.json", "server.jsonl"),
+    ]
 
 
 def test_predicted_cached_tokens_are_named(tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import httpx
+import orjson
 import pytest
+from command import BUSY_MACHINE, agentreplay
 from hypothesis import given
 from hypothesis import strategies as st
 from records import record
@@ -31,7 +34,7 @@ from agentreplay.metrics.window import Ending, Window
 from agentreplay.plan import Plan
 from agentreplay.replay import Progress
 from agentreplay.report.text import report
-from agentreplay.run import Result, run_plan
+from agentreplay.run import Result, conclude, run_plan
 from agentreplay.sim.server import embedded
 from agentreplay.store import RunWriter, read_run
 from agentreplay.trace.load import load
@@ -159,6 +162,9 @@ def test_iterations_that_are_not_kept_say_nothing() -> None:
         *(b"", b"# TYPE up gauge\nup 1\n", b"<html><h1>Hello</h1></html>", b"\x00\xff\xfe"),
         *(b"vllm:num_requests_running", b'vllm:num_requests_running{engine="0" 1\n', b"[1]", b"[["),
         *(b'vllm:num_requests_running{engine="\xff"} 1\n', b"{}", b"[" * 100_000),
+        b'llamacpp:prompt_tokens{,\r={"a":1}#,x',
+        *(b"vllm:prompt_tokens_total 1e30", b'[{"numActiveRequests": -1}]'),
+        b'[{"numActiveRequests": 18446744073709551615}]',
     ],
 )
 def test_what_is_no_page_of_metrics_is_said_to_be_none(page: bytes) -> None:
@@ -173,6 +179,7 @@ def test_what_is_no_page_of_metrics_is_said_to_be_none(page: bytes) -> None:
             [
                 *(b"vllm:prompt_tokens_total", b"llamacpp:prompt_tokens", b"sglang:token_usage"),
                 *(b"{", b"}", b'engine="0"', b'"', b"=", b",", b" ", b"\n", b"1", b"1e400", b"NaN"),
+                *(b'vllm:kv_cache_usage_perc{engine="0"} 0.5\n', b"sglang:prompt_tokens_total 9\n"),
                 *(b"# TYPE ", b"# {", b"\\", b"\xff", b"[", b"]", b'{"numActiveRequests":1}'),
             ]
         )
@@ -186,7 +193,8 @@ def test_whatever_bytes_come_figures_or_one_error_comes_of_them(parts: list[byte
         found = read(b"".join(parts))
     except ValueError:
         return
-    assert all(0 <= value < 1 << 62 for value in found.values())
+    assert all(0 <= value < 1 << 60 for value in found.values())
+    assert Reading(**orjson.loads(orjson.dumps(Reading(0, "url", **found)))).error is None
 
 
 def test_a_long_page_is_read_like_a_short_one() -> None:
@@ -790,7 +798,7 @@ def test_the_load_of_others_is_noticed(tmp_path: Path) -> None:
 
 def test_the_simulated_servers_counts_are_ours_to_the_token(tmp_path: Path) -> None:
     """On an idle server input, output and cached tokens of a run are the sums of its answers, and
-    the report shows both."""
+    the report shows both; without a reading after the run, as when it was killed, neither."""
     plan = Plan(users=3, requests=24, duration_s=None, timing="none", warmup_calls=1)
 
     async def main() -> Result:
@@ -803,7 +811,38 @@ def test_the_simulated_servers_counts_are_ours_to_the_token(tmp_path: Path) -> N
     for name in ("prompt", "generated", "cached"):
         assert server[name]["server"] == server[name]["ours"] > 0
         assert server[name]["open"] == 0
-    assert (
-        f"{server['prompt']['server']:,}  input (ours {server['prompt']['ours']:,}); "
-        in printed(value)
-    )
+    counts = f"{server['prompt']['server']:,}  input (ours {server['prompt']['ours']:,}); "
+    assert counts in printed(value)
+    kept = tmp_path / "run" / "server.jsonl"
+    kept.write_bytes(kept.read_bytes().splitlines(keepends=True)[0])
+    text = printed(conclude(tmp_path / "run").value)
+    assert "What the server counted is not compared: no reading after the last answer." in text
+    assert "Server counts" not in text
+
+
+def test_pages_of_metrics_need_an_endpoint(tmp_path: Path) -> None:
+    """The simulated server has its own."""
+    ended = agentreplay("run", LAPTOP, "--metrics-url", "host:9090", "--out", tmp_path / "run")
+    assert ended.returncode == 2
+    assert "--metrics-url needs --url: the simulated server has its own" in ended.stderr
+
+
+def test_the_option_names_pages(tmp_path: Path) -> None:
+    """Each --metrics-url is read in place of /metrics of the endpoint, and nothing else is."""
+
+    def answer(request: Request) -> Answer | None:
+        return page_of(VLLM) if request.path in ("/one", "/two") else chat(request)
+
+    async def main(server: ScriptedServer) -> set[str]:
+        ended = await anyio.to_thread.run_sync(
+            partial(
+                agentreplay,
+                *("run", LAPTOP, "--url", server.url, "--requests", "1", "--users", "1"),
+                *("--metrics-url", f"{server.url}/one", "--metrics-url", f"{server.url}/two"),
+                *("--no-calibrate", "--out", tmp_path / "run", *BUSY_MACHINE),
+            )
+        )
+        assert "1 ok" in ended.stdout, ended.stderr
+        return {request.path for request in server.requests if request.method == "GET"}
+
+    assert with_server(answer, main) == {"/v1/models", "/one", "/two"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -271,17 +272,20 @@ async def figures(body: bytes) -> dict[str, Any]:
         ValueError: it is no such page, or has none that is known.
     """
     if body.lstrip()[:1] == b"[":
-        return _iterations(orjson.loads(body))
-    lines: list[bytes] = []
-    for slab in _slabs(body):
-        lines += [line for line in slab.split(b"\n") if _name(line) in _NAMES]
-        await anyio.sleep(0)
-    try:
-        found = _figures(b"\n".join(lines).decode())
-    except ValueError as error:
-        raise ValueError(f"a line that can't be read: {error}") from None
-    if not found:
-        raise ValueError("no figure of a known server on the page")
+        found = _iterations(orjson.loads(body))
+    else:
+        lines: list[bytes] = []
+        for slab in _slabs(body):
+            lines += [line for line in slab.split(b"\n") if _name(line) in _NAMES]
+            await anyio.sleep(0)
+        try:
+            found = _figures(b"\n".join(lines).decode())
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"a line that can't be read: {error}") from None
+        if not found:
+            raise ValueError("no figure of a known server on the page")
+    if not all(0 <= value < MOST for value in found.values()):
+        raise ValueError("a figure that no server can reach")
     return found
 
 
@@ -313,7 +317,7 @@ def _figures(text: str) -> dict[str, Any]:
         for sample in family.samples:
             name = sample.name.removesuffix("_total")
             part = name in _WITH_PARTS and sample.labels.get("priority")
-            if part or not 0 <= sample.value < MOST:  # not what is no number, either
+            if part or not 0 <= sample.value < inf:  # not what is no number, either
                 continue
             sums[name] = sums.get(name, 0.0) + sample.value
             largest[name] = max(largest.get(name, 0.0), sample.value)
