@@ -588,7 +588,8 @@ def test_counts_that_answers_do_not_account_for_are_a_warning(
 
 
 def test_what_cut_requests_may_have_cost_is_no_ones_load() -> None:
-    """A server that worked on at what was cut has counted more, and nobody else used it."""
+    """A server that worked on at what was cut has counted more, and nobody else used it: ours is a
+    span."""
     cut = record([], sent_ms=11_000, isl=500, isl_served=None, osl_recorded=50)
     cut = replace(cut, error=Failure("cancelled", None, "cut"))
     rows = [record([11_000], [100], sent_ms=10_500, isl=1000, isl_served=1000), cut]
@@ -755,13 +756,28 @@ def test_several_pages_of_metrics_are_added_up(tmp_path: Path) -> None:
         return await ran(tmp_path, there, Plan(users=1, requests=1, timing="none"))
 
     result = with_server(answer, main)
-    assert result.value["server"]["generated"]["server"] == 10
+    generated = result.value["server"]["generated"]
+    assert generated["server"] == 10
+    assert f"10  output (ours {generated['ours']})" in printed(result.value)
     urls = {each.url.rpartition("/")[2] for each in read_run(tmp_path / "run").server()}
     assert urls == {"one", "two"}
     assert [url.rpartition("/")[2] for url in result.value["endpoint"]["metrics_urls"]] == [
         "one",
         "two",
     ]
+
+
+def test_the_report_shows_what_cut_calls_leave_open(tmp_path: Path) -> None:
+    """Where the server may have counted more for calls that were cut, ours is a span."""
+
+    async def main(server: ScriptedServer) -> Result:
+        there = Endpoint((api_url(server.url),), model="m", calibrate=False)
+        return await ran(tmp_path, there, Plan(users=1, requests=1, timing="none"))
+
+    value = with_server(lambda r: page_of(VLLM) if r.path == "/metrics" else chat(r), main).value
+    value["server"]["prompt"] = asdict(Count(server=1200, ours=1000, open=500, rounding=0))
+    value["server"]["generated"] = asdict(Count(server=7, ours=7, open=500, rounding=0))
+    assert "1,200  input (ours 1,000 to 1,500); 7 output, as ours; 0 cached" in printed(value)
 
 
 def test_the_load_of_others_is_noticed(tmp_path: Path) -> None:
@@ -811,8 +827,7 @@ def test_the_simulated_servers_counts_are_ours_to_the_token(tmp_path: Path) -> N
     for name in ("prompt", "generated", "cached"):
         assert server[name]["server"] == server[name]["ours"] > 0
         assert server[name]["open"] == 0
-    counts = f"{server['prompt']['server']:,}  input (ours {server['prompt']['ours']:,}); "
-    assert counts in printed(value)
+    assert f"{server['prompt']['server']:,}  input, as ours; " in printed(value)
     kept = tmp_path / "run" / "server.jsonl"
     kept.write_bytes(kept.read_bytes().splitlines(keepends=True)[0])
     text = printed(conclude(tmp_path / "run").value)

@@ -284,13 +284,13 @@ def _server_rows(server: dict[str, Any] | None) -> list[tuple[str, str, str]]:
 
 
 def _ours(count: dict[str, Any]) -> str:
-    """Our count beside the server's."""
-    if count["ours"] is None:
+    """Our count beside the server's; a span where calls were cut or failed."""
+    ours, most = count["ours"], (count["ours"] or 0) + count["open"]
+    if ours is None:
         return ""
-    more = ""
-    if count["open"] and count["server"] != count["ours"]:
-        more = f" and up to {count['open']:,} of calls that were cut or failed"
-    return f" (ours {count['ours']:,}{more})"
+    if count["server"] == ours:
+        return ", as ours"
+    return f" (ours {ours:,} to {most:,})" if most > ours else f" (ours {ours:,})"
 
 
 def _reuse(reuse: dict[str, float | None], server: dict[str, Any] | None) -> str:
