@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentreplay.plan import Plan, Visit, gap_s, lane_requests, lane_start_s, visits
+from agentreplay.plan import (
+    Plan,
+    Visit,
+    all_sessions,
+    gap_s,
+    lane_requests,
+    lane_start_s,
+    visits,
+)
 
 counts = st.integers(1, 40)
 
@@ -38,6 +46,20 @@ def test_a_limit_of_visits_is_dealt_to_the_lanes(users: int, sessions: int, limi
     plan = Plan(users=users, sessions=limit)
     made = [visit.place for lane in range(users) for visit in visits(plan, lane, sessions)]
     assert sorted(made) == list(range(limit))
+
+
+@given(users=counts, sessions=counts, limit=st.none() | counts)
+def test_the_sessions_that_can_be_played_are_known(
+    users: int, sessions: int, limit: int | None
+) -> None:
+    """They are those of all visits; without a limit that is every session."""
+    plan = Plan(users=users, sessions=limit)
+    if limit is None:
+        assert all_sessions(plan, sessions) == set(range(sessions))
+    else:
+        assert all_sessions(plan, sessions) == {
+            visit.session for visit in played(plan, sessions, each=limit)
+        }
 
 
 @given(users=counts, requests=counts)

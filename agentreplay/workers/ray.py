@@ -7,14 +7,18 @@ all when the driver ends, however it does.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import socket
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import anyio
@@ -31,6 +35,9 @@ from agentreplay.workers.worker import work
 
 ANSWER_S = 5.0
 """A cluster that takes no connection for so long is not there; Ray itself would try for minutes."""
+
+CONNECT_S = 30.0
+"""What takes one and doesn't become ours within this is something else."""
 
 PLACE_S = 30.0
 """So long actors may wait for CPUs: other jobs end, and clusters grow."""
@@ -70,13 +77,6 @@ async def actors(
 
 async def _connect(ray: Any, address: str) -> None:
     where = (os.environ.get("RAY_ADDRESS") or address) if address == "auto" else address
-    if where != "auto":
-        host, port = host_and_port(where)
-        try:
-            with anyio.fail_after(ANSWER_S):
-                await (await anyio.connect_tcp(host, port)).aclose()
-        except (OSError, TimeoutError):
-            raise AgentReplayError(f"--ray {where}: no Ray cluster answers there") from None
     begin = partial(
         ray.init,
         address=where,
@@ -86,7 +86,13 @@ async def _connect(ray: Any, address: str) -> None:
         runtime_env={"py_modules": [str(Path(agentreplay.__file__).parent)]},
     )
     try:
-        await anyio.to_thread.run_sync(begin, abandon_on_cancel=True)
+        if where != "auto":
+            with anyio.fail_after(ANSWER_S):
+                await (await anyio.connect_tcp(*host_and_port(where))).aclose()
+        with anyio.fail_after(CONNECT_S):
+            await _aside(begin)
+    except (ConnectionRefusedError, TimeoutError, socket.gaierror):
+        raise AgentReplayError(f"--ray {where}: no Ray cluster answers there") from None
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         raise AgentReplayError(f"--ray {where}: {_last_line(error)}") from None
 
@@ -104,8 +110,7 @@ async def _start(
     }
     count = count or max(1, min(len(nodes), most))
     group = placement_group([{"CPU": 1}] * count, strategy="SPREAD")
-    placed = await anyio.to_thread.run_sync(group.wait, place_s, abandon_on_cancel=True)
-    if not placed:
+    if not await _aside(partial(group.wait, place_s)):
         free, all_of_them = ray.available_resources(), ray.cluster_resources()
         raise AgentReplayError(
             f"--ray {address}: {count} workers need a CPU each, and {free.get('CPU', 0):g} of "
@@ -220,6 +225,21 @@ class _Actor:
     async def receive(self) -> Message:
         """The worker is told something."""
         return await self._told.receive()
+
+
+async def _aside(call: Callable[[], Any]) -> Any:
+    """Call it in a thread that nobody waits for once this is cancelled, not even at the exit."""
+    done: Future[Any] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def _last_line(error: Exception) -> str:
