@@ -132,7 +132,9 @@ class Clocks:
 
     def arrivals(self) -> Arrivals:
         """Stamps by these clocks."""
-        return Arrivals(lambda: self.run_ns, kernel=True, wall=lambda: self.wall_ns)
+        arrivals = Arrivals(lambda: self.run_ns, kernel=True, wall=lambda: self.wall_ns)
+        arrivals.begin()
+        return arrivals
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * S), st.integers(0, S)), max_size=30))
@@ -222,3 +224,17 @@ def test_health_says_who_stamped() -> None:
     arrivals.stamp(clocks.stamped(ago_ns=3 * MS))
     read = watch.health(arrivals)
     assert (read.stamps, read.read_delay_max_s, read.clock_steps) == ("kernel", 0.003, ())
+
+
+@linux
+def test_the_runs_time_may_begin_later() -> None:
+    """Clocks are compared when the first connection asks for stamps, not before: a run whose time
+    begins after the client was made has no step of its clock."""
+    clocks = Clocks()
+    clocks.go(3600 * S)
+    arrivals = Arrivals(lambda: clocks.run_ns, wall=lambda: clocks.wall_ns)
+    clocks.run_ns = 0
+    with socket.socket() as connection:
+        assert arrivals.ask(connection)
+    assert arrivals.stamp(clocks.stamped()) == 0
+    assert (arrivals.source, arrivals.steps) == ("kernel", [])

@@ -48,6 +48,7 @@ class Arrivals:
     __slots__ = (
         "_clock",
         "_compared_ns",
+        "_has_compared",
         "_high_ns",
         "_kernel",
         "_low_ns",
@@ -78,11 +79,7 @@ class Arrivals:
         self._wall = wall
         self._sure_from_ns: int | None = None
         self._low_ns = self._high_ns = self._offset_ns = self._compared_ns = 0
-        if kernel:
-            looks = [self._distance() for _ in range(_FIRST_LOOKS)]
-            self._low_ns, self._high_ns = min(looks, key=lambda look: look[1] - look[0])
-            self._offset_ns = (self._low_ns + self._high_ns) // 2
-            self._compared_ns = clock()
+        self._has_compared = False
 
     @property
     def source(self) -> Literal["kernel", "process", "mixed"] | None:
@@ -93,10 +90,20 @@ class Arrivals:
             return "kernel"
         return "process" if self.by_process else None
 
+    def begin(self) -> None:
+        """Compare the clocks for the first time, once the run's time is known."""
+        self._has_compared = True
+        looks = [self._distance() for _ in range(_FIRST_LOOKS)]
+        self._low_ns, self._high_ns = min(looks, key=lambda look: look[1] - look[0])
+        self._offset_ns = (self._low_ns + self._high_ns) // 2
+        self._compared_ns = self._clock()
+
     def ask(self, connection: socket.socket) -> bool:
         """Have the kernel stamp what comes by *connection*; False where it doesn't."""
         if not self._kernel:
             return False
+        if not self._has_compared:  # not sooner, since the run's time may begin later than this
+            self.begin()
         try:
             connection.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
         except OSError:

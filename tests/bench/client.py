@@ -30,8 +30,8 @@ import orjson
 from agentreplay.client.calibrate import lone_request
 from agentreplay.client.endpoint import REQUEST_HEADER, Endpoint, http_stream, open_client
 from agentreplay.client.exchange import exchange
-from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.client.machine import LOOP
+from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.metrics.record import Record, Request
 from agentreplay.wire import chat
 from agentreplay.wire.answer import Answer
