@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from agentreplay.metrics.record import Failure, Record, Request
     from agentreplay.metrics.summary import Summary, summarize
     from agentreplay.metrics.verdict import Limits
+    from agentreplay.outcome import Result
     from agentreplay.plan import Plan
-    from agentreplay.run import Result, run_plan
+    from agentreplay.run import run_plan
     from agentreplay.store import Run, read_run
     from agentreplay.trace.load import TraceSet, load
     from agentreplay.trace.model import Call, Session, Trace

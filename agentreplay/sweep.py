@@ -33,10 +33,11 @@ from agentreplay.errors import (
 from agentreplay.job import Job
 from agentreplay.metrics.condition import Condition
 from agentreplay.metrics.search import Found, Hunt, Next, Step, evidence, following, step
+from agentreplay.outcome import Reports
 from agentreplay.plan import Plan
 from agentreplay.report.sweep import Target, found_value, run_line, run_value, sweep_value
 from agentreplay.report.value import summary_value
-from agentreplay.run import Reports, Show, files_of, manifest_of, run_plan
+from agentreplay.run import Show, files_of, manifest_of, run_plan
 from agentreplay.store import read_run, read_sweep, write_sweep
 
 PAUSE_S = 5.0

@@ -41,10 +41,10 @@ from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.metrics.record import Record, Request
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
+from agentreplay.outcome import conclude
 from agentreplay.plan import Plan
 from agentreplay.replay import Progress
 from agentreplay.report.live import Tally, line
-from agentreplay.run import conclude
 from agentreplay.store import RunWriter, read_run
 from agentreplay.wire.http1 import BadResponse, ResponseReader
 from agentreplay.wire.turn import served_turn

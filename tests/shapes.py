@@ -19,11 +19,11 @@ from agentreplay.client.stream import Reply, Sink
 from agentreplay.metrics.cost import Money, Prices
 from agentreplay.metrics.record import Request
 from agentreplay.metrics.verdict import Limits
+from agentreplay.outcome import Reports, conclude
 from agentreplay.plan import Plan
 from agentreplay.play import Dialect
 from agentreplay.prompt.messages import Template
 from agentreplay.replay import Replay
-from agentreplay.run import Reports, conclude
 from agentreplay.sim import virtual
 from agentreplay.sim.engine import Profile
 from agentreplay.sim.server import SimServer

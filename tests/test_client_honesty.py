@@ -21,9 +21,10 @@ from agentreplay.client.health import LoopWatch
 from agentreplay.metrics.record import Record
 from agentreplay.metrics.server import Load
 from agentreplay.metrics.summary import ClientHealth
+from agentreplay.outcome import Result, exit_code
 from agentreplay.plan import Plan
 from agentreplay.replay import Progress
-from agentreplay.run import Result, exit_code, run_plan
+from agentreplay.run import run_plan
 from agentreplay.sim import virtual
 from agentreplay.trace.formats import native
 from agentreplay.trace.load import load

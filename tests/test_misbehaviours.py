@@ -48,8 +48,9 @@ from virtually import chain
 from agentreplay.client.endpoint import Endpoint, api_url
 from agentreplay.client.machine import LOOP
 from agentreplay.metrics.verdict import Limits
+from agentreplay.outcome import exit_code
 from agentreplay.plan import Plan
-from agentreplay.run import exit_code, run_plan
+from agentreplay.run import run_plan
 from agentreplay.trace.formats import native
 from agentreplay.trace.load import load
 

@@ -19,8 +19,9 @@ from virtually import chain
 
 from agentreplay.client.endpoint import Endpoint, api_url
 from agentreplay.errors import AgentReplayError
+from agentreplay.outcome import Result
 from agentreplay.plan import Plan
-from agentreplay.run import Result, run_plan
+from agentreplay.run import run_plan
 from agentreplay.store import Run, read_run
 from agentreplay.trace.formats import native
 from agentreplay.trace.load import load

@@ -59,11 +59,12 @@ from agentreplay.metrics.record import Record
 from agentreplay.metrics.summary import summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
+from agentreplay.outcome import Result, exit_code
 from agentreplay.plan import Plan, Visit
 from agentreplay.play import Play
 from agentreplay.replay import Replay
 from agentreplay.report.text import report
-from agentreplay.run import Result, exit_code, run_plan
+from agentreplay.run import run_plan
 from agentreplay.sim import virtual
 from agentreplay.trace.formats import native
 from agentreplay.trace.load import load

@@ -34,8 +34,9 @@ from agentreplay.metrics.record import Failure, Record, Request
 from agentreplay.metrics.summary import Summary, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
+from agentreplay.outcome import Result, exit_code
 from agentreplay.plan import History, Plan
-from agentreplay.run import Result, exit_code, run_plan
+from agentreplay.run import run_plan
 from agentreplay.sim import virtual
 from agentreplay.trace.formats import native
 from agentreplay.trace.load import load

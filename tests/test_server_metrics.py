@@ -31,10 +31,11 @@ from agentreplay.metrics.server import Answered, Count, Load, Reading, Server, S
 from agentreplay.metrics.summary import Summary, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending, Window
+from agentreplay.outcome import Result, conclude
 from agentreplay.plan import Plan
 from agentreplay.replay import Progress
 from agentreplay.report.text import report
-from agentreplay.run import Result, conclude, run_plan
+from agentreplay.run import run_plan
 from agentreplay.sim.server import embedded
 from agentreplay.store import RunWriter, read_run
 from agentreplay.trace.load import load

@@ -18,9 +18,9 @@ from agentreplay.metrics.record import Failure, Record
 from agentreplay.metrics.summary import ClientHealth, ClockStep, summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending, Window
+from agentreplay.outcome import Result, conclude, exit_code
 from agentreplay.plan import Plan
 from agentreplay.report.text import report
-from agentreplay.run import Result, conclude, exit_code
 from agentreplay.store import RunWriter, read_run
 
 PLAN = Plan(users=3, duration_s=10, seed=7, salt=2**62 + 1)

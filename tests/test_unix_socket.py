@@ -14,8 +14,9 @@ from agentreplay.client.endpoint import Endpoint, api_url
 from agentreplay.client.findings import Findings
 from agentreplay.client.probe import probe
 from agentreplay.errors import AgentReplayError
+from agentreplay.outcome import Result
 from agentreplay.plan import Plan
-from agentreplay.run import Result, run_plan
+from agentreplay.run import run_plan
 from agentreplay.trace.formats import native
 from agentreplay.trace.load import load
 

@@ -25,10 +25,11 @@ from virtually import chain
 from agentreplay.client.calibrate import Calibration
 from agentreplay.client.endpoint import Endpoint, api_url
 from agentreplay.errors import AgentReplayError
+from agentreplay.outcome import Result
 from agentreplay.plan import Plan
 from agentreplay.play import Dialect
 from agentreplay.prompt.messages import Template
-from agentreplay.run import Result, run_plan
+from agentreplay.run import run_plan
 from agentreplay.share import Share
 from agentreplay.sim.server import embedded
 from agentreplay.store import records_of

@@ -78,7 +78,7 @@ def judged(command: Callable[..., None]) -> Callable[..., None]:
         html: Path | None,
         **values: Any,
     ) -> None:
-        from agentreplay.run import Reports
+        from agentreplay.outcome import Reports
 
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         page = Path(step_summary) if step_summary else None

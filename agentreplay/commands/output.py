@@ -15,8 +15,8 @@ from agentreplay.errors import AgentReplayError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from agentreplay.outcome import Result
     from agentreplay.report.html.page import Page
-    from agentreplay.run import Result
 
 PLAIN_WIDTH = 120
 """Columns of what goes to no terminal, unless COLUMNS says otherwise."""
@@ -62,8 +62,8 @@ def save_page(file: Path | None, page: Callable[[], Page], *, err: bool) -> None
 
 def show(result: Result, as_json: bool) -> None:
     """Print a run's outcome and end with its exit code."""
+    from agentreplay.outcome import exit_code
     from agentreplay.report.text import report as as_text
-    from agentreplay.run import exit_code
 
     if as_json:
         print_json(result.value)

@@ -22,8 +22,8 @@ from agentreplay.job import job, job_of
 if TYPE_CHECKING:
     from agentreplay.metrics.condition import Condition
     from agentreplay.metrics.cost import Money, Prices
+    from agentreplay.outcome import Reports
     from agentreplay.plan import Plan
-    from agentreplay.run import Reports
     from agentreplay.trace.load import TraceSet
 
 
@@ -84,8 +84,9 @@ def run(
     with starting():
         import anyio
 
+        from agentreplay.outcome import PAGE
         from agentreplay.report.live import LiveView
-        from agentreplay.run import PAGE, run_plan
+        from agentreplay.run import run_plan
 
         need_limits(gates, asked["goodput"])
         todo = job_of(asked, users)
@@ -131,7 +132,7 @@ def report(
     as_json: bool,
 ) -> None:
     """Compute the report of a run in DIRECTORY again from its records, also while it goes on."""
-    from agentreplay.run import PAGE, conclude
+    from agentreplay.outcome import PAGE, conclude
 
     wanted = replace(reports, html=reports.html or directory / PAGE, csv=csv)
     show(conclude(directory, gates, wanted, money), as_json)
