@@ -164,6 +164,7 @@ def test_iterations_that_are_not_kept_say_nothing() -> None:
         *(b"vllm:num_requests_running", b'vllm:num_requests_running{engine="0" 1\n', b"[1]", b"[["),
         *(b'vllm:num_requests_running{engine="\xff"} 1\n', b"{}", b"[" * 100_000),
         b'llamacpp:prompt_tokens{,\r={"a":1}#,x',
+        b"vllm:prompt_tokens_total 1e308\n" * 2,
         *(b"vllm:prompt_tokens_total 1e30", b'[{"numActiveRequests": -1}]'),
         b'[{"numActiveRequests": 18446744073709551615}]',
     ],
@@ -280,7 +281,9 @@ def test_a_server_that_is_not_there_is_a_reading_with_its_reason() -> None:
     assert "Connection refused" in found.error
 
 
-@pytest.mark.parametrize(("status", "asked"), [(404, 1), (401, 1), (501, 1), (500, 3), (503, 3)])
+@pytest.mark.parametrize(
+    ("status", "asked"), [(404, 1), (401, 1), (501, 1), (429, 3), (500, 3), (503, 3)]
+)
 def test_a_server_without_metrics_is_not_asked_again(status: int, asked: int) -> None:
     """Whoever answers at first that there is nothing is left alone; other trouble may pass."""
 

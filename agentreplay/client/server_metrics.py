@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -213,13 +212,12 @@ class Scrape:
         A server may count an answer a moment after it was sent, and works on for a while at what
         was cut.
         """
-        step_s = SETTLE_STEP_S
+        step_s, after = SETTLE_STEP_S, list[Reading | None]()
         with anyio.move_on_after(SETTLE_S):
             while any(source.ever for source in self._sources):
-                before = [source.ever for source in self._sources]
                 await self.read()
-                after = [source.ever for source in self._sources]
-                if all(map(_settled, before, after)):
+                before, after = after, [source.ever for source in self._sources]
+                if before and all(map(_settled, before, after)):
                     return
                 await anyio.sleep(step_s)
                 step_s *= 2
@@ -248,7 +246,8 @@ class Scrape:
             if status == 200:
                 return Reading(at_ns, url, **await figures(body))
             # Anything else may pass; what is not there, or not for us, stays so.
-            source.gone = source.ever is None and (300 <= status < 500 or status == 501)
+            lasting = 300 <= status < 500 and status != 429
+            source.gone = source.ever is None and (lasting or status == 501)
             reason = f"HTTP {status}: {error_text(body).strip() or '(no body)'}"
         except httpx.RequestError as error:
             reason = transport_failure(error).message
@@ -259,9 +258,9 @@ class Scrape:
 
 
 def _settled(before: Reading | None, after: Reading | None) -> bool:
-    """Nothing runs, and nothing was counted between two readings; so also where none came."""
-    if before is None or after is None:
-        return before is after
+    """Nothing runs, and nothing was counted between two readings; so also where none ever came."""
+    if before is None or after is None or before is after:
+        return before is after is None
     return not after.running and not after.waiting and replace(before, at_ns=after.at_ns) == after
 
 
@@ -317,7 +316,7 @@ def _figures(text: str) -> dict[str, Any]:
         for sample in family.samples:
             name = sample.name.removesuffix("_total")
             part = name in _WITH_PARTS and sample.labels.get("priority")
-            if part or not 0 <= sample.value < inf:  # not what is no number, either
+            if part or not 0 <= sample.value < MOST:  # not what is no number, either
                 continue
             sums[name] = sums.get(name, 0.0) + sample.value
             largest[name] = max(largest.get(name, 0.0), sample.value)
