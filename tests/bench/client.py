@@ -27,11 +27,13 @@ import anyio
 import httpx
 import orjson
 
+from agentreplay.client.arrivals import Arrivals
 from agentreplay.client.calibrate import lone_request
 from agentreplay.client.endpoint import REQUEST_HEADER, Endpoint, http_stream, open_client
 from agentreplay.client.exchange import exchange
 from agentreplay.client.machine import LOOP
 from agentreplay.client.transport import raise_malloc_threshold
+from agentreplay.commands.running import starting
 from agentreplay.metrics.record import Record, Request
 from agentreplay.wire import chat
 from agentreplay.wire.answer import Answer
@@ -62,13 +64,14 @@ def clock() -> int:
 @asynccontextmanager
 async def ours(address: str) -> AsyncIterator[Ask]:
     """Our client as a run uses it, all the way from a request to a record."""
-
-    async with open_client(Endpoint((address,)), clock) as client:
+    arrivals = Arrivals(clock)
+    async with open_client(Endpoint((address,)), clock, arrivals) as client:
         streams = {}
 
         async def ask(target: str, request: Request) -> Record:
             if target not in streams:
-                streams[target] = http_stream(client, Endpoint((address + target,)), clock, RUN)
+                endpoint = Endpoint((address + target,))
+                streams[target] = http_stream(client, endpoint, arrivals.now, RUN)
             return await exchange(
                 streams[target], chat.API, request, BODY, clock, lambda record: None
             )
@@ -179,8 +182,9 @@ def main() -> None:
     parser.add_argument("streams", type=int)
     parser.add_argument("phases", nargs="+")
     parser.add_argument("--stamps", action="store_true")
-    given = parser.parse_args()
-    raise_malloc_threshold()  # as a run does; it is fair to the others too
+    with starting():  # with this and the next as a run; it is fair to the others too
+        given = parser.parse_args()
+    raise_malloc_threshold()
     work = partial(measure, given.stack, given.port, given.streams, given.phases, given.stamps)
     anyio.run(work, backend_options=LOOP)
 
