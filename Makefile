@@ -7,14 +7,14 @@ DEMO_FAILED := import json, sys; \
 	reasons = json.load(open('runs/demo/summary.json'))['verdict']['reasons']; \
 	sys.exit([reason['id'] for reason in reasons] != ['client_limited'])
 
-.PHONY: demo test test-vllm test-examples fuzz soak bench check clean
+.PHONY: demo test chromium test-vllm test-examples fuzz soak bench check clean
 
 demo: $(VENV)/installed  ## replay the bundled traces against the simulated server for 20 s
 	@rm -rf runs/demo
 	@$(BIN)/agentreplay run traces --users 8 --duration 20s --max-gap 2s --seed 6 --out runs/demo \
 		|| $(BIN)/python -c "$(DEMO_FAILED)"
 
-test: $(VENV)/installed-dev  ## every test
+test: $(VENV)/installed-dev chromium  ## every test
 	$(BIN)/python -m pytest
 
 test-vllm: $(VENV)/installed-dev  ## the tests against real vLLM on the CPU, which it installs
@@ -32,13 +32,19 @@ soak: $(VENV)/installed-dev  ## five minutes of 200 users: nothing is left behin
 bench: $(VENV)/installed-dev  ## what our own code costs, beside what it can't cost less than
 	$(BIN)/python -m tests.bench
 
+# The tests of pages need a browser; without one they are skipped.
+chromium:
+	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ] || \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } \
+		>/dev/null || true
+
 check: $(VENV)/installed-dev  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

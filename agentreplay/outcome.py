@@ -103,7 +103,6 @@ def _files(
 ) -> Iterator[tuple[Path, Callable[[], None]]]:
     """Each file that a run comes to, and what writes it."""
     from agentreplay.report.aiperf import Export
-    from agentreplay.report.html.files import run_files
     from agentreplay.report.junit import junit
     from agentreplay.report.markdown import markdown
 
@@ -118,7 +117,10 @@ def _files(
         yield reports.markdown, partial(write_text, reports.markdown, markdown(value))
     if (page := reports.step_summary) is not None:
         yield page, partial(write_text, page, markdown(value), append=True)
-    yield from run_files(read, summary.window, value, reports.html, reports.csv)
+    if reports.html is not None or reports.csv is not None:
+        from agentreplay.report.html.files import run_files
+
+        yield from run_files(read, summary.window, value, reports.html, reports.csv)
 
 
 def exit_code(result: Result) -> tuple[int, str]:

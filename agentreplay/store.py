@@ -5,6 +5,7 @@
     server.jsonl   one Reading of the server's metrics a line, as they come
     end.json       how it ended, and how the client kept up
     summary.json   what it came to; can be made again from the others
+    report.html    the same to look at
     aiperf_artifacts/, aiperf/
                    the same for other programs, where it is asked for
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,8 +19,11 @@ from agentreplay.store import RunWriter
 HEALTH = ClientHealth(0.002, 0.012, (0.31,))
 
 
-def sessions(lanes: int, calls: int, seed: int = 1) -> Iterator[Record]:
-    """So many calls over so many lanes: chains with subagents, and every outcome now and then."""
+def sessions(lanes: int, calls: int, seed: int = 1, longest: int = 300) -> Iterator[Record]:
+    """So many calls over so many lanes: chains with subagents, and every outcome now and then.
+
+    Answers have fewer than *longest* tokens.
+    """
     draw = np.random.default_rng(seed)
     number = 0
     for lane in range(lanes):
@@ -37,7 +40,7 @@ def sessions(lanes: int, calls: int, seed: int = 1) -> Iterator[Record]:
                 agent = f"helper-{call // 9}" if helper else ""
                 gap_ns = int(draw.exponential(0.8e9))
                 length += int(draw.integers(100, 2_000))
-                one = _call(draw, number, length, 0 if call == 0 else length - 500)
+                one = _call(draw, number, longest, length, 0 if call == 0 else length - 500)
                 due_ns = agent_until if call % 9 in (7, 8) else now_ns + gap_ns
                 one = replace(
                     one,
@@ -60,8 +63,8 @@ def sessions(lanes: int, calls: int, seed: int = 1) -> Iterator[Record]:
             visit += 1
 
 
-def _call(draw: np.random.Generator, number: int, isl: int, reuse: int) -> Record:
-    osl = int(draw.integers(2, 300))
+def _call(draw: np.random.Generator, number: int, longest: int, isl: int, reuse: int) -> Record:
+    osl = int(draw.integers(2, longest))
     ttft_ns = int(30e6 + isl * 4e3 * draw.random())
     gap_us = int(draw.integers(8_000, 25_000))
     error = None
@@ -116,7 +119,7 @@ def _moved(record: Record, by_ns: int) -> Record:
 
 def write_run(
     path: Path,
-    records: Iterator[Record] | list[Record],
+    records: Iterable[Record],
     *,
     users: int = 8,
     words: str = "a-model",

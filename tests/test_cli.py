@@ -70,7 +70,10 @@ def test_a_run_reports_and_ends_with_zero(trace: Path, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert "P90 interactivity" in ended.stdout
     assert "Verdict: valid" in ended.stdout
-    assert ended.stdout.splitlines()[-1] == f"{out} · exit 0: valid"
+    assert ended.stdout.splitlines()[-2:] == [
+        f"To look at: {out / 'report.html'}",
+        f"{out} · exit 0: valid",
+    ]
     assert {path.name for path in out.iterdir()} == {
         "run.json",
         "records.jsonl",

@@ -20,6 +20,7 @@ from agentreplay.metrics.summary import PlayResult, Warmup, summarize
 from agentreplay.metrics.verdict import LIMITED, Limits
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
+from agentreplay.report.definitions import DEFINITIONS
 from agentreplay.trace.model import Call
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +72,15 @@ def test_command_lines_in_the_documents_parse(page: Path) -> None:
 def test_every_metric_is_defined(name: str) -> None:
     """Each id of summary.json stands in docs/metrics.md."""
     assert f"`{name}`" in METRICS
+
+
+@pytest.mark.parametrize("name", METRIC_VALUES)
+def test_definitions_are_those_of_the_document(name: str) -> None:
+    """What pages say of a metric is what docs/metrics.md says of it, word for word."""
+    rows = re.findall(r"^\| ((?:`\w+` ?)+)\| [^|]*\| (.+) \|$", METRICS, re.MULTILINE)
+    meaning = next(text for ids, text in rows if f"`{name}`" in ids)
+    plain = re.sub(r" \(\[\w+\]\(#\w+\)\)", "", meaning).replace("`", "")
+    assert DEFINITIONS[name] == plain
 
 
 def test_parts_of_metrics_are_defined() -> None:

@@ -107,7 +107,7 @@ def _systems(value: Mapping[str, Any], of: str, title: str, name: str) -> Figure
                     [point[of] for point in some],
                     [f"{system['name']}: {p['name']} {about_point(p)}" for p in some],
                     label + (", not valid" if invalid else ""),
-                    {"color": colour, "symbol": "x-open" if invalid else symbol, "size": 9},
+                    {"color": colour, "symbol": "x-thin-open" if invalid else symbol, "size": 9},
                 )
                 | group
             )
@@ -245,7 +245,7 @@ def _front(value: Mapping[str, Any], metric: str) -> Figure:
                 [y for _, _, y in bad],
                 [f"{run['directory']}: {run['users']} users, left out" for run, _, _ in bad],
                 "left out",
-                {"color": "var:--bad", "symbol": "x-open", "size": 10},
+                {"color": "var:--bad", "symbol": "x-thin-open", "size": 10},
             )
         )
     targets = [each for each in value["at"] if each["x"] == metric]
@@ -284,7 +284,7 @@ def _by_users(value: Mapping[str, Any], metric: str, limit: str | None) -> Figur
     groups = (
         ("holds" if limit else "valid", "var:--s1", "circle"),
         ("missed", "var:--bad", "triangle-down"),
-        ("left out", "var:--muted", "x-open"),
+        ("left out", "var:--muted", "x-thin-open"),
     )
 
     def group(run: Mapping[str, Any]) -> str:
@@ -350,7 +350,7 @@ def _dots(
         "name": name,
         "x": x,
         "y": y,
-        "marker": {**mark, "line": {"width": 2 if "open" in mark["symbol"] else 0}},
+        "marker": {**mark, "line": {"width": 3 if "open" in mark["symbol"] else 0}},
         "customdata": [in_figure(each) for each in said],
         "hovertemplate": "%{customdata}: %{x:,.4~g}, %{y:,.5~g}<extra></extra>",
     }

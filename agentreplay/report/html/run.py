@@ -103,7 +103,7 @@ def run_page(
 def _head(name: str, value: dict[str, Any]) -> str:
     verdict = value["verdict"]
     parts = [banner_html(banner(value["simulated"]))] if value["simulated"] else []
-    what, asked = headline(value).split("\n")
+    what, _, asked = headline(value).rpartition("\n")
     parts.append(
         f'<p class="made">agentreplay {escaped(value["agentreplay"])}</p><h1>{escaped(name)}</h1>'
         f'<p class="what">{escaped(what)}<br>{escaped(asked)}</p>'

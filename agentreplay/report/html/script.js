@@ -74,9 +74,11 @@
     return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, coloured(each)]));
   }
 
+  const isNarrow = (width) => (width ?? window.innerWidth) < 600;
+
   function layoutOf(figure, width) {
     const layout = coloured(figure.layout);
-    const narrow = (width ?? window.innerWidth) < 600;
+    const narrow = isNarrow(width);
     const text = colour("--text"), muted = colour("--muted"), edge = colour("--edge");
     for (const [name, axis] of Object.entries(layout)) {
       if (!/^[xy]axis\d*$/.test(name)) continue;
@@ -313,46 +315,40 @@
     function bars(row, py, tint) {
       const begin = firstEndingAfter(row, from), end = firstCall[row + 1], left = gutter();
       const bar = high - (high > 10 ? 5 : 3), by = py + (high - bar) / 2;
-      const dims = followed >= 0;
-      const strength = (i) => { context.globalAlpha = dims && calls.play[i] !== followed ? 0.13 : 1; };
-      const rect = (i, a, b, reached) => {
-        const low = Math.max(left, a), far = Math.min(width, Math.max(b, a + 1));
-        if (far <= low || far <= reached) return reached;
-        strength(i);
-        context.fillRect(low, by, far - low, bar);
-        return dims ? -1 : far;
+      let reached;
+      const inColour = (name) => { context.fillStyle = tint(name); reached = [-9, -9]; };
+      const strip = (i, a, b, y, tall, least) => {
+        const low = Math.max(left, a), far = Math.min(width, Math.max(b, a + least));
+        const fades = followed >= 0 && calls.play[i] !== followed ? 1 : 0;
+        if (far <= low || far <= reached[fades]) return;
+        context.globalAlpha = fades ? 0.14 : 1;
+        context.fillRect(Math.max(low, reached[fades]), y, far - Math.max(low, reached[fades]), tall);
+        reached[fades] = far;
       };
-      context.fillStyle = tint("muted");
-      for (let i = begin, reached = -1; i < end && (i === begin || calls.sent[i - 1] <= to); i += 1) {
-        if (Number.isNaN(before[i]) || before[i] > to) continue;
-        const a = Math.max(left, x(before[i])), b = Math.min(width, x(calls.sent[i]));
-        if (b - a < 1 || b <= reached) continue;
-        strength(i);
-        context.fillRect(a, Math.round(py + high / 2), b - a, 1);
-        reached = dims ? -1 : b;
-      }
-      context.globalAlpha = 1;
       const inView = (i) => i < end && calls.sent[i] <= to;
+      inColour("muted");
+      for (let i = begin; i < end && (i === begin || calls.sent[i - 1] <= to); i += 1) {
+        if (before[i] <= to) strip(i, x(before[i]), x(calls.sent[i]), Math.round(py + high / 2), 1, 0);
+      }
       for (const [name, of] of [["warm", 1], ["wait", 0]]) {
-        context.fillStyle = tint(name);
-        for (let i = begin, reached = -1; inView(i); i += 1) {
+        inColour(name);
+        for (let i = begin; inView(i); i += 1) {
           if (calls.warmup[i] !== of) continue;
           const stop = Number.isNaN(calls.ttft[i]) || of ? calls.done[i] : calls.sent[i] + calls.ttft[i];
-          reached = rect(i, x(calls.sent[i]), x(stop), reached);
+          strip(i, x(calls.sent[i]), x(stop), by, bar, 1);
         }
       }
-      context.fillStyle = tint("decode");
-      for (let i = begin, reached = -1; inView(i); i += 1) {
+      inColour("decode");
+      for (let i = begin; inView(i); i += 1) {
         if (calls.warmup[i] || Number.isNaN(calls.ttft[i])) continue;
-        reached = rect(i, x(calls.sent[i] + calls.ttft[i]), x(calls.last[i]), reached);
+        strip(i, x(calls.sent[i] + calls.ttft[i]), x(calls.last[i]), by, bar, 1);
       }
-      for (let i = begin, reached = -9; i < end && calls.sent[i] <= to; i += 1) {
-        if (calls.state[i] === OK) continue;
+      for (let i = begin, last = -9; inView(i); i += 1) {
         const px = x(calls.done[i]);
-        if (px < left || px > width || px < reached + 2) continue;
-        strength(i);
+        if (calls.state[i] === OK || px < left || px > width || px < last + 2) continue;
+        context.globalAlpha = followed >= 0 && calls.play[i] !== followed ? 0.25 : 1;
         mark(calls.state[i], px, py + high / 2, Math.min(5, high / 2 - 0.5), tint);
-        reached = px;
+        last = px;
       }
       context.globalAlpha = 1;
       for (const i of [chosen, hovered]) {
@@ -651,6 +647,11 @@
   }
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => again());
+  let narrow = isNarrow();
+  window.addEventListener("resize", () => {
+    if (narrow !== isNarrow()) again();
+    narrow = isNarrow();
+  });
   window.addEventListener("beforeprint", () => {
     root.classList.add("printing");
     plots.forEach((plot) => drawn.add(plot));
