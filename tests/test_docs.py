@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from records import record
 
 import agentreplay
@@ -146,6 +147,25 @@ def test_the_command_of_each_ci_example_parses(name: str) -> None:
     ]
     assert context.params["junit"] == Path("runs/ci/junit.xml")
     assert context.params["summary_md"] == Path("runs/ci/summary.md")
+
+
+def test_the_kuberay_example_is_a_job_that_can_run() -> None:
+    """Its command parses, finds its folders on the head, and has machines that play."""
+    job = yaml.safe_load((ROOT / "examples" / "kuberay.yaml").read_text())["spec"]
+    program, _, *words = shlex.split(job["entrypoint"])
+    asked = cli.commands["run"].make_context("run", words).params
+    assert (program, asked["ray"]) == ("agentreplay", "auto")
+    assert yaml.safe_load(job["runtimeEnvYAML"]) == {"pip": ["agentreplay-loadgen"]}
+    cluster = job["rayClusterSpec"]
+    head = cluster["headGroupSpec"]["template"]["spec"]
+    (players,) = cluster["workerGroupSpecs"]
+    mounted = {each["name"]: each["mountPath"] for each in head["containers"][0]["volumeMounts"]}
+    assert mounted.keys() == {each["name"] for each in head["volumes"]}
+    assert [*map(str, asked["paths"]), str(asked["out"].parent)] == [*mounted.values()]
+    machines = [*head["containers"], *players["template"]["spec"]["containers"]]
+    assert {each["image"] for each in machines} == {f"rayproject/ray:{cluster['rayVersion']}-py311"}
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert players["minReplicas"] == players["replicas"] == players["maxReplicas"] > 1
 
 
 @pytest.mark.parametrize("name", [*LIMITED])

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """What a script says and how it ends, with our command on the path and the bundled traces."""
     (folder / "traces").symlink_to(ROOT / "traces")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -32,7 +32,7 @@ def shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=600,
         cwd=folder,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **variables},
     )
 
 
@@ -67,6 +67,28 @@ def test_a_sweep_on_a_laptop_reads_the_curve(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "runs").iterdir()
     value = orjson.loads((folder / "sweep.json").read_bytes())
     assert [run["users"] for run in value["runs"]] == [1, 2, 4, 8]
+
+
+def test_two_local_nodes_of_a_ray_cluster_share_the_users(tmp_path: Path) -> None:
+    """Against a simulated server, each with its half of them."""
+    pytest.importorskip("ray")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "agentreplay", "sim", "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stderr is not None
+        (url,) = re.findall(r"http://\S+", server.stderr.readline())
+        allowed = "loop_late_share=100%\nloop_late_max_s=1h\nlag_p99_s=1h"
+        ended = shell(
+            f"sh {EXAMPLES / 'ray-two-local-nodes.sh'} {url}", tmp_path, AGENTREPLAY_ALLOW=allowed
+        )
+    finally:
+        server.terminate()
+        server.communicate()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "· 2 workers, clocks within " in ended.stdout
 
 
 def test_the_published_comparison_comes_out(tmp_path: Path) -> None:

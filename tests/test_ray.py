@@ -179,7 +179,7 @@ def test_too_few_cpus_are_told(cluster: Any) -> None:
         async with actors(cluster.address, 3, 8, place_s=0.5):
             pass
 
-    with pytest.raises(AgentReplayError, match="3 workers need a CPU each, and 2 of 2 on 2 nodes"):
+    with pytest.raises(AgentReplayError, match="3 are asked for, and 2 of 2 on 2 nodes are free"):
         anyio.run(ask)
     assert not ray.is_initialized()
 

@@ -113,8 +113,9 @@ async def _start(
     if not await _aside(partial(group.wait, place_s)):
         free, all_of_them = ray.available_resources(), ray.cluster_resources()
         raise AgentReplayError(
-            f"--ray {address}: {count} workers need a CPU each, and {free.get('CPU', 0):g} of "
-            f"{all_of_them.get('CPU', 0):g} on {len(nodes)} nodes are free: give fewer --workers"
+            f"--ray {address}: each worker needs a CPU: {count} are asked for, and "
+            f"{free.get('CPU', 0):g} of {all_of_them.get('CPU', 0):g} on {len(nodes)} nodes are "
+            "free (--workers)"
         )
     remote, put = ray.remote(_Actor), cache(ray.put)
     handles = [
