@@ -189,7 +189,7 @@ def test_a_cluster_that_is_not_there_is_told(trace: Path, tmp_path: Path) -> Non
     out, url = tmp_path / "out", "http://127.0.0.1:1"
     ended = agentreplay("run", trace, "--url", url, "--ray", "127.0.0.1:1", "--out", out)
     assert ended.returncode == 2
-    assert ended.stderr == "agentreplay: --ray 127.0.0.1:1: no Ray cluster answers there\n"
+    assert ended.stderr == "agentreplay: --ray 127.0.0.1:1: no Ray cluster answers\n"
     assert not out.exists()
 
 

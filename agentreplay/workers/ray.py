@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -91,9 +90,9 @@ async def _connect(ray: Any, address: str) -> None:
                 await (await anyio.connect_tcp(*host_and_port(where))).aclose()
         with anyio.fail_after(CONNECT_S):
             await _aside(begin)
-    except (ConnectionRefusedError, TimeoutError, socket.gaierror):
-        raise AgentReplayError(f"--ray {where}: no Ray cluster answers there") from None
-    except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
+    except OSError:  # also what is late
+        raise AgentReplayError(f"--ray {where}: no Ray cluster answers") from None
+    except (ray.exceptions.RayError, RuntimeError, ValueError) as error:
         raise AgentReplayError(f"--ray {where}: {_last_line(error)}") from None
 
 
