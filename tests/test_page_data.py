@@ -39,7 +39,7 @@ from agentreplay.report.html.page import (
 )
 from agentreplay.report.html.run import run_page, tables, timeline
 from agentreplay.report.value import summary_value
-from agentreplay.run import Reports, conclude
+from agentreplay.outcome import Reports, conclude
 
 S = 1_000_000_000
 

@@ -25,7 +25,7 @@ from virtually import chain
 
 from agentreplay.metrics.record import Failure
 from agentreplay.report.html.page import visible
-from agentreplay.run import Reports, conclude
+from agentreplay.outcome import Reports, conclude
 from agentreplay.trace.formats import native
 
 SHOTS = Path(__file__).parents[1] / "build" / "screenshots"
