@@ -22,6 +22,7 @@ from agentreplay.metrics.record import Failure, Record
 from agentreplay.metrics.summary import summarize
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending, Window
+from agentreplay.outcome import Reports, conclude
 from agentreplay.plan import Plan
 from agentreplay.report.html.columns import Bins, Columns, columns
 from agentreplay.report.html.figures import DOTS, TTFT, Series, by_length
@@ -39,7 +40,6 @@ from agentreplay.report.html.page import (
 )
 from agentreplay.report.html.run import run_page, tables, timeline
 from agentreplay.report.value import summary_value
-from agentreplay.outcome import Reports, conclude
 
 S = 1_000_000_000
 

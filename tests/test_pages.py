@@ -24,8 +24,8 @@ from records import record
 from virtually import chain
 
 from agentreplay.metrics.record import Failure
-from agentreplay.report.html.page import visible
 from agentreplay.outcome import Reports, conclude
+from agentreplay.report.html.page import visible
 from agentreplay.trace.formats import native
 
 SHOTS = Path(__file__).parents[1] / "build" / "screenshots"

@@ -92,8 +92,10 @@ _TEXTS = {
     "bill": "what the run costs at --prices",
     "client": (
         "whether this machine kept up: loop_late_share (share of time in which its loop was "
-        "over 10 ms late), loop_late_max in seconds, cpu_share of each process, reconnects, "
-        "bursts, bundled_reads (reads with more than one event)"
+        "over 10 ms late), loop_late_max in seconds, cpu_share of each process; who stamped what "
+        "arrived (stamps), how long it waited at most to be read (read_delay_max, in seconds; "
+        "null without the kernel's stamps), and when the system's clock was set (clock_steps); "
+        "reconnects, bursts, bundled_reads (reads with more than one event)"
     ),
 }
 
