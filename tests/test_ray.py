@@ -141,7 +141,7 @@ def test_a_node_that_is_lost_is_told(cluster: Any, trace: Path, tmp_path: Path) 
     async def play(server: ScriptedServer) -> subprocess.CompletedProcess[str]:
         command = [
             "run", trace, "--url", server.url, "--ray", cluster.address, "--workers", "2",
-            "--users", "4", "--duration", "5s", "--json", "--out", out, *BUSY_MACHINE,
+            "--users", "4", "--duration", "6s", "--json", "--out", out, *BUSY_MACHINE,
         ]  # fmt: skip
         ended: list[subprocess.CompletedProcess[str]] = []
 
@@ -150,7 +150,7 @@ def test_a_node_that_is_lost_is_told(cluster: Any, trace: Path, tmp_path: Path) 
 
         async with anyio.create_task_group() as group:
             group.start_soon(call)
-            while len(server.requests) < 40 and not ended:
+            while len(server.requests) < 30 and not ended:
                 await anyio.sleep(0.05)
             (node,) = cluster.worker_nodes
             await anyio.to_thread.run_sync(cluster.remove_node, node, False)
