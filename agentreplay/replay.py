@@ -7,8 +7,11 @@ it is due, and nothing is sent after the end.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TypeAlias
 
 import anyio
@@ -33,8 +36,9 @@ NO_SUCCESS_S = 10.0
 
 GIVE_UP_DRAIN_S = 1.0
 LONGEST_BACKOFF_S = 30.0
-LOOK_AHEAD_NS = 20_000_000
-"""A body is made this long before it is due: early enough to be ready, too late to pile up."""
+LOOK_AHEAD_NS = 100_000_000
+"""A body is made this long before it is due: early enough for some dozens of the longest prompts
+that are due together to be ready, too late to pile up."""
 
 STALLED_WARMUP_S = 600.0
 """Without a limit of the plan, so long is waited for another end of a call of the warm-up."""
@@ -125,6 +129,7 @@ class Replay:
         self._plays: dict[Play, _Waits] = {}  # with what waits in each
         self._unended = self._drawing = 0
         self._unreadable: set[int] = set()
+        self._turns = Turns()
         self._idle_since_ns = 0
         self._moved_back = self._warmup_cut = 0
         self._progress_ns = 0  # when a call of the warm-up ended last, its primers being due before
@@ -387,7 +392,7 @@ class Replay:
             if budget.spent:
                 play.over = True
                 _wake(waits)
-            body = play.body(i)
+            body = await self._body(play, i, play.waiting[i])
             if not await self._until(lambda: play.waiting[i], waits, over):
                 del play.waiting[i]
                 return
@@ -422,7 +427,7 @@ class Replay:
         async def send(i: int, due_ns: int) -> None:
             if not await self._until(_at(due_ns), self._waits, self._begun.is_set):
                 return
-            body = play.body(i, warmup=True)
+            body = await self._body(play, i, due_ns, warmup=True)
             request = play.request(i, due_ns)
             self._unended += 1
             self._warmup_left -= 1
@@ -439,6 +444,16 @@ class Replay:
         await self._until(_at(lane.opened_ns), self._waits, self._begun.is_set)
         for i in play.opening.warmup:
             await send(i, self._clock())
+
+    async def _body(self, play: Play, i: int, due_ns: int, *, warmup: bool = False) -> bytes:
+        """Make the body of a call when it is its turn."""
+        if not self._dialect.text:
+            return play.body(i, warmup=warmup)
+        await self._turns.take(due_ns)
+        try:
+            return play.body(i, warmup=warmup)
+        finally:
+            self._turns.end()
 
     def _end_flight(self, play: Play) -> None:
         self._unended -= 1
@@ -555,6 +570,46 @@ def _wake(waits: _Waits) -> None:
     """Let everything that waits look again at what it waits for."""
     for wait in list(waits):
         wait.cancel()
+
+
+class Turns:
+    """One at a time, what is due first going first; in between the loop does all else.
+
+    A long body takes a millisecond to make: dozens in a row would hold up whatever is to be sent
+    and read meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: list[tuple[int, int, anyio.Event]] = []
+        self._numbers = count()
+
+    async def take(self, due_ns: int) -> None:
+        """Wait for a turn."""
+        if not self._taken:
+            self._taken = True
+            return
+        turn = (due_ns, next(self._numbers), anyio.Event())
+        heappush(self._waiting, turn)
+        try:
+            await turn[-1].wait()
+        except BaseException:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                heapify(self._waiting)
+            else:
+                self.end()
+            raise
+
+    def end(self) -> None:
+        """Let the next one have its turn, when the loop has come round."""
+        asyncio.get_running_loop().call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            heappop(self._waiting)[-1].set()
+        else:
+            self._taken = False
 
 
 class _Lane:

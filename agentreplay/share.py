@@ -6,6 +6,7 @@ one, one of several on this machine, or one on another.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -113,8 +114,15 @@ class Player:
         self._replay.learn(news)
 
     async def prepare(self) -> None:
-        """Make what is sent first, before the run's time begins."""
+        """Make what is sent first, before the run's time begins.
+
+        What is there by then is left out of garbage collections: with 64 users over recorded
+        sessions of a megabyte a full one took 46 ms, in which nothing else is done, and 18 ms
+        without it. Only full ones look at it, so thresholds stay as they are.
+        """
         await self._replay.prepare()
+        gc.collect()
+        gc.freeze()
 
     async def play(self) -> tuple[Ending, ClientHealth]:
         """Play it to its end; how it ended, and how this process kept up."""
@@ -123,4 +131,5 @@ class Player:
             beside.start_soon(watch.run)
             ending = await self._replay.run()
             beside.cancel_scope.cancel()
+        gc.unfreeze()
         return ending, watch.health(self._arrivals)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -20,11 +22,12 @@ from agentreplay.client.stream import Reply, Sink, Stream
 from agentreplay.metrics.record import Record, Request
 from agentreplay.metrics.window import Ending
 from agentreplay.plan import Plan
-from agentreplay.replay import Replay
+from agentreplay.replay import Replay, Turns
 from agentreplay.sim import virtual
 from agentreplay.trace.load import load
 from agentreplay.trace.model import Session
 from agentreplay.trace.structure import link, recorded_order
+from agentreplay.wire import chat
 
 EXCEPTIONS = {"trace_0274", "trace_0282"}
 """Sessions that in causal order, with slow answers, have one call more in flight than recorded:
@@ -128,6 +131,55 @@ def test_a_lane_without_requests_has_no_warmup() -> None:
     assert [(record.request.lane, record.request.warmup) for record in records] == [
         (0, True), (0, False),
     ]  # fmt: skip
+
+
+def test_the_loop_comes_round_between_two_bodies() -> None:
+    """However many bodies are due together, none is made in the same round as another."""
+    rounds = made = 0
+
+    def came_round() -> None:
+        nonlocal rounds
+        rounds += 1
+
+    def body(model: str, messages: Sequence[bytes], fields: Mapping[str, Any]) -> bytes:
+        nonlocal made
+        assert rounds == made
+        made += 1
+        asyncio.get_running_loop().call_soon(came_round)
+        return chat.body(model, messages, fields)
+
+    sessions = [chain(n, 2, gap_s=1.0) for n in range(20)]
+    dialect = changed(DIALECT, api=changed(chat.API, body=body))
+    records = replay(
+        changed(FOREVER, users=20, sessions=20), sessions, oracle(sessions), dialect=dialect
+    )
+    assert len(records.records) == made == 40
+
+
+def test_what_is_due_first_has_its_turn_first() -> None:
+    """One turn at a time, in order of what is due; who gives up waiting holds up nobody."""
+    taken: list[int] = []
+
+    async def take(turns: Turns, due_ns: int) -> None:
+        await turns.take(due_ns)
+        taken.append(due_ns)
+        await anyio.sleep(1)
+        turns.end()
+
+    async def main() -> None:
+        turns = Turns()
+        async with anyio.create_task_group() as group:
+            group.start_soon(take, turns, 50)
+            await anyio.sleep(0.1)
+            with anyio.move_on_after(0.5) as cut:
+                for due_ns in (40, 10, 30, 20):
+                    group.start_soon(take, turns, due_ns)
+                await take(turns, 5)
+            assert cut.cancelled_caught
+        assert taken == [50, 10, 20, 30, 40]
+        await turns.take(60)
+
+    virtual.run(main)
 
 
 @needs_shared

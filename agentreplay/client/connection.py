@@ -23,9 +23,16 @@ from agentreplay.client.arrivals import ANCILLARY_BYTES, Arrivals
 READ_BYTES: Final = 64 * 1024
 """Taken off a socket at once: many events, and below what malloc maps afresh for each read."""
 
+SEND_BYTES: Final = 64 * 1024
+"""Of a body so much goes to the kernel at once, and the rest when the loop comes round: prompts of
+megabytes that are due together must not wait for each other, nor what arrives for them."""
+
 _JOIN_LIMIT: Final = 64 * 1024
 _FULL_S: Final = 0.005
 _YEAR_S: Final = 365 * 86400.0  # create_connection knows no "never" for the TLS handshake
+
+
+_NOTHING: Final = memoryview(b"")
 
 
 class Place(NamedTuple):
@@ -90,11 +97,12 @@ class OwnSocket:
 
     __slots__ = (
         "_arrivals",
+        "_body",
         "_fd",
+        "_head",
         "_last_ns",
         "_loop",
         "_reading",
-        "_rest",
         "_socket",
         "_spoiled",
         "owner",
@@ -118,7 +126,8 @@ class OwnSocket:
         self._fd = connected.fileno()
         self._arrivals = arrivals
         self._last_ns = 0
-        self._rest: Sequence[memoryview] = ()
+        self._head = b""
+        self._body = _NOTHING
         self._spoiled: OSError | None = None  # why nothing more can be sent
         self._reading = self._read_stamped if stamped else self._read
         loop.add_reader(self._fd, self._reading)
@@ -126,7 +135,7 @@ class OwnSocket:
     @property
     def unsent(self) -> int:
         """Bytes of what was written that have not been handed to the kernel."""
-        return sum(map(len, self._rest))
+        return len(self._head) + len(self._body)
 
     @property
     def usable(self) -> bool:
@@ -135,9 +144,9 @@ class OwnSocket:
 
     def write(self, head: bytes, body: bytes) -> None:
         """Send both, one after the other, as fast as they are taken."""
-        self._rest = (memoryview(head), memoryview(body))
+        self._head, self._body = head, memoryview(body)
         self._send()
-        if self._rest:
+        if self._body or self._head:
             self._loop.add_writer(self._fd, self._send_rest)
 
     def pause(self) -> None:
@@ -156,7 +165,7 @@ class OwnSocket:
             self._loop.remove_reader(self._fd)
             self._loop.remove_writer(self._fd)
             self._fd = -1
-            self._rest = ()
+            self._head, self._body = b"", _NOTHING
             self._socket.close()
             self.owner.closed()
 
@@ -195,23 +204,20 @@ class OwnSocket:
 
     def _send(self) -> None:
         try:
-            sent = self._socket.sendmsg(self._rest)
+            sent = self._socket.sendmsg((self._head, self._body[:SEND_BYTES]))
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             # An answer may have come before, and is read first; then the reading fails, too.
             self._spoiled = error
-            self._rest = ()
+            self._head, self._body = b"", _NOTHING
             return
-        rest = self._rest
-        while rest and sent >= len(rest[0]):
-            sent -= len(rest[0])
-            rest = rest[1:]
-        self._rest = (rest[0][sent:], *rest[1:]) if rest else ()
+        of_head = min(sent, len(self._head))
+        self._head, self._body = self._head[of_head:], self._body[sent - of_head :]
 
     def _send_rest(self) -> None:
         self._send()
-        if not self._rest:
+        if not (self._body or self._head):
             self._loop.remove_writer(self._fd)
 
 
