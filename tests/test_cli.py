@@ -80,6 +80,7 @@ def test_a_run_reports_and_ends_with_zero(trace: Path, tmp_path: Path) -> None:
         "server.jsonl",
         "end.json",
         "summary.json",
+        "report.html",
     }
 
 

@@ -61,7 +61,7 @@ def compare(
         print_json(value)
     else:
         print_report(comparison_report(value))
-    save_page(html, lambda: compare_page(value), err=as_json)
+    save_page(html, lambda: compare_page(value))
     code = EXIT_MISSED if found.failing else 0
     click.echo(f"exit {code}: {in_words(value)}", err=as_json)
     sys.exit(code)

@@ -176,7 +176,7 @@ def curve(
     else:
         simulated = found["simulated"]
         print_report(curve_report(found, banner(simulated) if simulated else None))
-    save_page(html, lambda: curve_page(found), err=as_json)
+    save_page(html, lambda: curve_page(found))
     if not any(system.measured for system in systems):
         raise AgentReplayError(f"no point has both {x} and {y}")
 

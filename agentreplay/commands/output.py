@@ -43,8 +43,8 @@ def print_json(value: dict[str, Any]) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
-def save_page(file: Path | None, page: Callable[[], Page], *, err: bool) -> None:
-    """Write a page where one is asked for, and say so, on standard error with *err*.
+def save_page(file: Path | None, page: Callable[[], Page]) -> None:
+    """Write a page where one is asked for.
 
     Raises:
         AgentReplayError: it can't be written.
@@ -57,7 +57,6 @@ def save_page(file: Path | None, page: Callable[[], Page], *, err: bool) -> None
         write_page(file, page())
     except OSError as error:
         raise AgentReplayError(f"can't write {file}: {error.strerror}") from None
-    click.echo(f"To look at: {file}", err=err)
 
 
 def show(result: Result, as_json: bool) -> None:

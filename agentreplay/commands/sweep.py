@@ -189,8 +189,7 @@ def sweep(
         print_json(outcome.value)
     else:
         print_report(sweep_report(outcome.value))
-    page = partial(sweep_page, settings.out.resolve().name, outcome.value)
-    save_page(html, page, err=as_json)
+    save_page(html, lambda: sweep_page(settings.out.resolve().name, outcome.value))
     code, why = exit_code(outcome)
     click.echo(f"{settings.out} · exit {code}: {why}", err=as_json)
     sys.exit(code)
