@@ -10,6 +10,7 @@ import numpy as np
 
 from agentreplay.metrics.cost import Money
 from agentreplay.metrics.record import Failure, Record, Request
+from agentreplay.metrics.server import Reading
 from agentreplay.metrics.summary import ClientHealth
 from agentreplay.metrics.verdict import Limits
 from agentreplay.metrics.window import Ending
@@ -125,6 +126,7 @@ def write_run(
     words: str = "a-model",
     simulated: str | None = None,
     ended: bool = True,
+    readings: Iterable[Reading] = (),
 ) -> Path:
     """A run directory of records; one that was cut off has no end."""
     plan = Plan(users=users)
@@ -150,6 +152,8 @@ def write_run(
         for record in records:
             writer.append(record)
             last_ns = max(last_ns, record.done_ns)
+        for reading in readings:
+            writer.append_reading(reading)
         writer.flush()
         if ended:
             ending = Ending("duration", last_ns, last_ns)

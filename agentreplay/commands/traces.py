@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentreplay import options
-from agentreplay.commands.output import print_json, print_report
+from agentreplay.commands.output import print_json, print_report, save_page
 from agentreplay.errors import AgentReplayError
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     help="Devices that the KV cache is spread over.",
 )
 @click.option("--users", type=click.IntRange(1), help="Sessions at once, for their working set.")
+@options.HTML
 @options.JSON
 def inspect(
     kv_bytes_per_token: float | None,
     partitions: int,
     users: int | None,
+    html: Path | None,
     as_json: bool,
     seed: int,
     which: dict[str, Any],
@@ -48,6 +50,7 @@ def inspect(
     \b
     agentreplay inspect traces
     agentreplay inspect traces --kv-bytes-per-token 13.8kB --partitions 8 --users 16
+    agentreplay inspect traces --html traces.html
     """
     from agentreplay.report.text import memory_report, trace_report
     from agentreplay.trace.memory import Sizes
@@ -57,28 +60,41 @@ def inspect(
         raise AgentReplayError("--users and --partitions need --kv-bytes-per-token")
     trace, sizes, memory = options.loaded(seed=seed, **which), Sizes(), None
     sessions = trace.readable()
-    found = statistics(sessions if kv_bytes_per_token is None else sizes.through(sessions))
+    survey = None
+    if html is not None:
+        from agentreplay.trace.survey import Survey
+
+        survey = Survey()
+    found = statistics(
+        sessions if kv_bytes_per_token is None else sizes.through(sessions),
+        survey.add if survey else None,
+    )
     if not found.sessions:
         raise AgentReplayError(trace.nothing())
     if kv_bytes_per_token is not None:
         memory = sizes.memory(kv_bytes_per_token, partitions, users)
     notes = {path: dict(notes) for path, notes in trace.notes.items()}
+    value = {
+        **asdict(found),
+        "files": len(trace.formats),
+        "formats": dict(trace.formats),
+        "left_out": dict(trace.left_out),
+        "skipped": trace.skipped,
+        "notes": notes,
+        "memory": asdict(memory) if memory else None,
+    }
     if as_json:
-        print_json(
-            {
-                **asdict(found),
-                "files": len(trace.formats),
-                "formats": dict(trace.formats),
-                "left_out": dict(trace.left_out),
-                "skipped": trace.skipped,
-                "notes": notes,
-                "memory": asdict(memory) if memory else None,
-            }
-        )
+        print_json(value)
     else:
         print_report(trace_report(found, len(trace.formats), trace.left_out, trace.skipped, notes))
         if memory:
             print_report(memory_report(memory))
+    if survey is not None:
+        from agentreplay.report.html.traces import traces_page
+
+        paths = [str(path) for path in which["paths"]]
+        page = traces_page(paths, value, found, survey, memory, sizes)
+        save_page(html, lambda: page, err=as_json)
 
 
 @click.command()

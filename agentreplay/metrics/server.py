@@ -6,10 +6,11 @@ the last answer. All else is over the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
+from typing import Any
 
 from agentreplay.metrics.record import Record, input_tokens
 from agentreplay.metrics.window import Window
@@ -214,7 +215,83 @@ class Server:
     estimated: int
 
 
-_COUNTERS = (
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What all addresses together say of a moment, and of the time since the moment before it.
+
+    Attributes:
+        at_ns: When they were asked, in nanoseconds of the run.
+        load: What they say; None where one that answers otherwise couldn't be read.
+        acceptance: Share of drafted tokens that were accepted lately, where no tokens are counted.
+        seconds: The time since the moment before; None where that, or this one, is missing.
+        grown: By how much each counter of `COUNTERS` has grown in that time; what isn't told, or
+            has gone back, is not in it.
+        error: Why this moment is missing, or some of its counters.
+    """
+
+    at_ns: int
+    load: Load | None
+    acceptance: float | None
+    seconds: float | None
+    grown: dict[str, int]
+    error: str | None
+
+
+def course(readings: Iterable[Reading]) -> list[Moment]:
+    """What the server said from moment to moment.
+
+    As in `Server`, addresses that never answered don't count, and moments at which an address
+    that did is still waited for are left out.
+    """
+    by_url: dict[str, list[Reading]] = {}
+    for each in readings:
+        by_url.setdefault(each.url, []).append(each)
+    moments: dict[int, list[Reading]] = {}
+    for each in (each for found in by_url.values() for each in _begun(found)):
+        moments.setdefault(each.at_ns, []).append(each)
+    answering = {
+        url for url, found in by_url.items() if any(each.error is None for each in found)
+    } or set(by_url)
+    found, before = [], dict[str, Reading]()
+    for at_ns, asked in sorted(moments.items()):
+        now = {each.url: each for each in asked if each.url in answering}
+        errors = [
+            f"{each.url}: {each.error}" if len(by_url) > 1 else each.error
+            for each in now.values()
+            if each.error is not None
+        ]
+        if errors:
+            found.append(Moment(at_ns, None, None, None, {}, "; ".join(errors)))
+            before = {}
+        elif len(now) == len(answering):
+            found.append(_moment(at_ns, now, before))
+            before = now
+    return found
+
+
+def _begun(readings: Sequence[Reading]) -> Iterator[Reading]:
+    """The same with 0 for each counter that stands on the page only later."""
+    later = {name for name in COUNTERS if any(getattr(each, name) is not None for each in readings)}
+    for each in readings:
+        later -= {name for name in later if getattr(each, name) is not None}
+        zeros: dict[str, Any] = dict.fromkeys(later, 0)
+        yield replace(each, **zeros) if each.error is None else each
+
+
+def _moment(at_ns: int, now: dict[str, Reading], before: dict[str, Reading]) -> Moment:
+    known = [each.acceptance for each in now.values() if each.acceptance is not None]
+    acceptance = sum(known) / len(known) if known else None
+    load = together(list(now.values()))
+    if not before:
+        return Moment(at_ns, load, acceptance, None, {}, None)
+    pairs = [(before[url], each) for url, each in now.items()]
+    grown = {name: more for name in COUNTERS if (more := _grown(pairs, name)) is not None}
+    back = any(_went_back(pair, name) for pair in pairs for name in COUNTERS)
+    seconds = (at_ns - pairs[0][0].at_ns) / 1e9
+    return Moment(at_ns, load, acceptance, seconds, grown, "its counts went back" if back else None)
+
+
+COUNTERS = (
     *("prompt_tokens", "generated_tokens", "looked_up_tokens", "found_tokens"),
     *("drafted_tokens", "accepted_tokens", "preemptions"),
 )
@@ -292,7 +369,7 @@ def _unchecked(good: Sequence[Sequence[Reading]], done_ns: int) -> str | None:
         return "no reading before the first request"
     if any(found[-1].at_ns < done_ns for found in good):
         return "no reading after the last answer"
-    if any(_went_back(found, name) for found in good for name in _COUNTERS):
+    if any(_went_back(found, name) for found in good for name in COUNTERS):
         return "its counts went back: it was started again, or several servers answer there"
     return None
 

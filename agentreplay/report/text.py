@@ -19,7 +19,7 @@ from agentreplay.report.cost import money_rows
 from agentreplay.units import ABSENT, as_duration, as_number, as_percent, as_size, as_tokens
 
 if TYPE_CHECKING:
-    from agentreplay.trace.memory import Memory
+    from agentreplay.trace.memory import Held, Memory
     from agentreplay.trace.statistics import Statistics
 
 COLUMNS = ("n", "mean", "p50", "p75", "p90", "p95", "p99", "min", "max")
@@ -521,6 +521,58 @@ def _gates(gates: list[dict[str, Any]]) -> RenderableType:
     return table
 
 
+TRACE_SPREADS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
+    ("calls_per_session", "calls a session", as_number),
+    ("input", "input of a call", as_tokens),
+    ("output", "output of a call", as_tokens),
+    ("largest_prompt", "largest prompt", as_tokens),
+    ("gap_s", "gap before a call", as_duration),
+    ("duration_s", "call", as_duration),
+    ("session_s", "session", as_duration),
+)
+"""Distributions of a trace set: the name in `Statistics`, in words, and how they are shown."""
+
+
+def trace_figures(found: Statistics, files: int) -> tuple[Figure, ...]:
+    """The figures of a trace set."""
+    return (
+        Figure("Sessions", as_number(found.sessions), f"in {files} files", "sessions"),
+        Figure(
+            "Calls",
+            as_number(found.calls),
+            f"{found.estimated_durations} of estimated duration",
+            "calls",
+        ),
+        Figure("Subagents", as_number(found.subagents), "", "subagents"),
+        Figure(
+            "Input tokens", as_tokens(found.input_tokens), "cached ones included", "input_tokens"
+        ),
+        Figure(
+            "Output tokens", as_tokens(found.output_tokens), "reasoning included", "output_tokens"
+        ),
+        Figure("Cached tokens", as_tokens(found.cached_tokens), "as recorded", "cached_tokens"),
+        Figure(
+            "Prefix reuse",
+            as_percent(found.prefix_reuse),
+            "by tokens, nothing ever evicted",
+            "prefix_reuse",
+        ),
+        Figure("", as_percent(found.prefix_reuse_blocks), "by blocks", "prefix_reuse_blocks"),
+        Figure(
+            "Recorded time",
+            as_duration(found.recorded_seconds),
+            "all sessions one after another",
+            "recorded_seconds",
+        ),
+        Figure(
+            "In flight at once",
+            as_number(found.largest_in_flight),
+            "in one session, at most",
+            "largest_in_flight",
+        ),
+    )
+
+
 def trace_report(
     found: Statistics,
     files: int,
@@ -533,32 +585,14 @@ def trace_report(
     facts.add_column(style="bold")
     facts.add_column(justify="right")
     facts.add_column(style="dim")
-    for row in (
-        ("Sessions", as_number(found.sessions), f"in {files} files"),
-        ("Calls", as_number(found.calls), f"{found.estimated_durations} of estimated duration"),
-        ("Subagents", as_number(found.subagents), ""),
-        ("Input tokens", as_tokens(found.input_tokens), "cached ones included"),
-        ("Output tokens", as_tokens(found.output_tokens), "reasoning included"),
-        ("Cached tokens", as_tokens(found.cached_tokens), "as recorded"),
-        ("Prefix reuse", as_percent(found.prefix_reuse), "by tokens, nothing ever evicted"),
-        ("", as_percent(found.prefix_reuse_blocks), "by blocks"),
-        ("Recorded time", as_duration(found.recorded_seconds), "all sessions one after another"),
-        ("In flight at once", as_number(found.largest_in_flight), "in one session, at most"),
-    ):
-        facts.add_row(*row)
+    for title, figure, of, _ in trace_figures(found, files):
+        facts.add_row(title, figure, of)
     spread = Table(box=None, header_style="dim", padding=(0, 1))
     spread.add_column("", no_wrap=True)
     for column in COLUMNS:
         spread.add_column(column, justify="right")
-    for title, values, show in (
-        ("calls a session", found.calls_per_session, as_number),
-        ("input of a call", found.input, as_tokens),
-        ("output of a call", found.output, as_tokens),
-        ("largest prompt", found.largest_prompt, as_tokens),
-        ("gap before a call", found.gap_s, as_duration),
-        ("call", found.duration_s, as_duration),
-        ("session", found.session_s, as_duration),
-    ):
+    for name, title, show in TRACE_SPREADS:
+        values = getattr(found, name)
         if values.n:
             cells = [show(getattr(values, column)) for column in COLUMNS[1:]]
             spread.add_row(title, f"{values.n:,}", *cells)
@@ -576,6 +610,21 @@ def trace_report(
     return Group(*parts)
 
 
+def memory_rows(found: Memory) -> list[tuple[str, str, Held | None]]:
+    """What sessions hold: in words, the name in `Memory`, and how much."""
+    names = [
+        ("largest conversation", "largest_conversation"),
+        ("mean conversation", "mean_conversation"),
+    ]
+    if found.users is not None:
+        names += [
+            (f"working set of {found.users} users, mean", "working_set_mean"),
+            ("… 95 % of the time within", "working_set_p95"),
+            (f"… the {found.users} largest, at their peaks", "working_set_most"),
+        ]
+    return [(title, name, getattr(found, name)) for title, name in names]
+
+
 def memory_report(found: Memory) -> RenderableType:
     """What the sessions of a trace set hold in a KV cache."""
     size = as_size(found.kv_bytes_per_token)
@@ -585,17 +634,7 @@ def memory_report(found: Memory) -> RenderableType:
     columns = ("tokens", "memory", f"each of {found.partitions}")
     for column in columns if found.partitions > 1 else columns[:2]:
         table.add_column(column, justify="right")
-    rows = [
-        ("largest conversation", found.largest_conversation),
-        ("mean conversation", found.mean_conversation),
-    ]
-    if found.users is not None:
-        rows += [
-            (f"working set of {found.users} users, mean", found.working_set_mean),
-            ("… 95 % of the time within", found.working_set_p95),
-            (f"… the {found.users} largest, at their peaks", found.working_set_most),
-        ]
-    for name, held in rows:
+    for name, _, held in memory_rows(found):
         cells = [ABSENT] * 3
         if held is not None:
             cells = [as_tokens(held.tokens), as_size(held.bytes), as_size(held.partition_bytes)]

@@ -65,11 +65,17 @@ class Memory:
 
 
 class Sizes:
-    """Takes sessions as they go by, and keeps how much they hold and for how long."""
+    """Takes sessions as they go by, and keeps how much they hold and for how long.
+
+    Attributes:
+        conversations: Tokens of each session's conversation.
+        held: Tokens of all working sets, step by step.
+        seconds: How long each step lasts.
+    """
 
     def __init__(self) -> None:
-        self._conversations, self._peaks = array("q"), array("q")
-        self._held, self._seconds = array("q"), array("d")
+        self.conversations, self._peaks = array("q"), array("q")
+        self.held, self.seconds = array("q"), array("d")
 
     def through(self, sessions: Iterable[Session]) -> Iterator[Session]:
         """The same sessions, each taken as it goes by."""
@@ -83,10 +89,10 @@ class Sizes:
             return
         largest = max(call.isl + call.osl for call in session.calls)
         steps = working_set(session)
-        self._conversations.append(largest)
+        self.conversations.append(largest)
         self._peaks.append(max([largest, *(tokens for tokens, _ in steps)]))
-        self._held.extend(tokens for tokens, _ in steps)
-        self._seconds.extend(seconds for _, seconds in steps)
+        self.held.extend(tokens for tokens, _ in steps)
+        self.seconds.extend(seconds for _, seconds in steps)
 
     def memory(
         self, kv_bytes_per_token: float, partitions: int = 1, users: int | None = None
@@ -99,11 +105,11 @@ class Sizes:
             size = tokens * kv_bytes_per_token
             return Held(tokens, size, size / partitions)
 
-        sizes, count = self._conversations, len(self._conversations)
+        sizes, count = self.conversations, len(self.conversations)
         mean = p95 = most = None
-        if users is not None and sum(self._seconds) > 0:
-            mean = users * float(np.average(self._held, weights=self._seconds))
-            p95 = _sum_within(self._held, self._seconds, users)
+        if users is not None and sum(self.seconds) > 0:
+            mean = users * float(np.average(self.held, weights=self.seconds))
+            p95 = _sum_within(self.held, self.seconds, users)
         if users is not None and count:
             peaks = sorted(self._peaks, reverse=True)
             passes, rest = divmod(users, count)

@@ -261,8 +261,9 @@ class Reuse:
         return self.seen_blocks / self.blocks if self.blocks else None
 
 
-def session_reuse(session: Session, sent: dict[int, int] | None = None) -> Reuse:
-    """Reuse of one recorded session, in order of the recorded starts, nothing ever evicted.
+def seen_tokens(session: Session, sent: dict[int, int] | None = None) -> list[int]:
+    """How many leading tokens of each prompt of a recorded session had been sent before, in order
+    of the recorded starts, nothing ever evicted.
 
     Args:
         session: The session.
@@ -270,10 +271,24 @@ def session_reuse(session: Session, sent: dict[int, int] | None = None) -> Reuse
             None to look at this one alone.
     """
     ledger = Ledger(session, sent if sent is not None and session.names else {})
-    tokens = seen = blocks = 0
-    for i, call in enumerate(session.calls):
-        seen += ledger.seen(i)
+    seen = []
+    for i in range(len(session.calls)):
+        seen.append(ledger.seen(i))
         ledger.add(i)
-        tokens += call.isl
-        blocks += call.isl // session.block_size
-    return Reuse(tokens, seen, blocks, seen // session.block_size)
+    return seen
+
+
+def reuse_of(session: Session, seen: Sequence[int]) -> Reuse:
+    """What `seen_tokens` comes to."""
+    block = session.block_size
+    return Reuse(
+        tokens=sum(call.isl for call in session.calls),
+        seen_tokens=sum(seen),
+        blocks=sum(call.isl // block for call in session.calls),
+        seen_blocks=sum(seen) // block,
+    )
+
+
+def session_reuse(session: Session, sent: dict[int, int] | None = None) -> Reuse:
+    """Reuse of one recorded session; see `seen_tokens`."""
+    return reuse_of(session, seen_tokens(session, sent))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from agentreplay.metrics.distribution import Distribution, distribution
 from agentreplay.trace.model import Session
-from agentreplay.trace.prefix import Reuse, session_reuse
+from agentreplay.trace.prefix import Reuse, reuse_of, seen_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,15 @@ class Statistics:
     largest_in_flight: int
 
 
-def statistics(sessions: Iterable[Session]) -> Statistics:
-    """Read sessions one by one and sum them up."""
+def statistics(
+    sessions: Iterable[Session], also: Callable[[Session, Sequence[int]], None] | None = None
+) -> Statistics:
+    """Read sessions one by one and sum them up.
+
+    Args:
+        sessions: The sessions.
+        also: Takes each, and how many leading tokens of each of its prompts had been sent before.
+    """
     inputs, outputs, gaps_s, durations_s = array("q"), array("q"), array("d"), array("d")
     sizes, largest, lengths_s = array("q"), array("q"), array("d")
     cached, cached_calls, subagents, in_flight = 0, 0, 0, 0
@@ -89,8 +96,11 @@ def statistics(sessions: Iterable[Session]) -> Statistics:
         cached, cached_calls = cached + sum(known), cached_calls + len(known)
         subagents += len({call.agent for call in calls} - {""})
         models.update(call.model for call in calls if call.model is not None)
-        in_flight = max(in_flight, _in_flight(session))
-        reuse += session_reuse(session, sent)
+        in_flight = max([in_flight, *in_flight_s(session)])
+        seen = seen_tokens(session, sent)
+        reuse += reuse_of(session, seen)
+        if also is not None:
+            also(session, seen)
     return Statistics(
         sessions=len(sizes),
         calls=len(inputs),
@@ -115,16 +125,35 @@ def statistics(sessions: Iterable[Session]) -> Statistics:
     )
 
 
-def _in_flight(session: Session) -> int:
-    """The most calls that ran at once.
+def in_flight_s(session: Session) -> dict[int, float]:
+    """For how many seconds so many calls of a session ran at once; 0 of them between its first
+    start and its last end. The most that ran at once is in it, be it for no time.
 
-    A call that another waits for does not run beside it, though whole-second stamps may say so.
+    A call that another waits for has ended when that one begins, though whole-second stamps may
+    say otherwise.
     """
-    most = 0
-    running: list[tuple[float, int]] = []
-    for i, call in enumerate(session.calls):
-        while running and running[0][0] <= call.start_s:
+    calls = session.calls
+    ends_s = [max(call.start_s, call.end_s) for call in calls]
+    for call in calls:
+        for j in call.after:
+            ends_s[j] = max(calls[j].start_s, min(ends_s[j], call.start_s))
+    found: dict[int, float] = {}
+    running: list[float] = []
+    at_s = calls[0].start_s if calls else 0.0
+
+    def pass_to(moment_s: float) -> None:
+        nonlocal at_s
+        found[len(running)] = found.get(len(running), 0.0) + moment_s - at_s
+        at_s = moment_s
+
+    for call, end_s in zip(calls, ends_s, strict=True):
+        while running and running[0] <= call.start_s:
+            pass_to(running[0])
             heappop(running)
-        most = max(most, 1 + sum(j not in call.after for _, j in running))
-        heappush(running, (call.end_s, i))
-    return most
+        pass_to(call.start_s)
+        heappush(running, end_s)
+        found.setdefault(len(running), 0.0)
+    while running:
+        pass_to(running[0])
+        heappop(running)
+    return found

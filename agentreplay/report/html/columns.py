@@ -6,7 +6,7 @@ What counts where is decided as in `metrics.collector`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import nan
 
@@ -235,7 +235,7 @@ def columns(records: Iterable[Record], span: Window, until_ns: int) -> Columns:
     table = np.array(ints, dtype=np.int64).reshape(-1, len(_INTS))
     others = np.array(floats, dtype=np.float64).reshape(-1, len(_FLOATS))
     by = dict(zip(_INTS, table.T, strict=True))
-    by["row"] = _rows(by)
+    by["row"] = rows_of(by)
     order = np.lexsort((by["sent"], by["row"], by["lane"]))
     most = {int(lane): 1 for lane in np.unique(by["lane"])}
     for lane, row in zip(by["lane"].tolist(), by["row"].tolist(), strict=True):
@@ -272,11 +272,14 @@ def _place(bins: Bins, at_ns: int) -> int:
     return min(max((at_ns - bins.start_ns) // bins.width_ns, 0), bins.count - 1)
 
 
-def _rows(by: dict[str, Ints]) -> Ints:
+def rows_of(by: Mapping[str, Ints]) -> Ints:
     """The row of its lane that each request is drawn on: no two on one row are under way at once.
 
     The main agent has the first one, as long as it has one call at a time; an agent keeps its row
     where it can.
+
+    Args:
+        by: The columns `play`, `lane`, `agent`, `sent` and `done`.
     """
     found = np.zeros(len(by["sent"]), dtype=np.int64)
     free: dict[int, list[int]] = {}  # when each row of a lane is free again

@@ -26,10 +26,12 @@ from agentreplay.report.html.page import (
     Cell,
     Column,
     Figure,
+    Kind,
     Table,
     finite,
     in_figure,
     log_ticks,
+    time_ticks,
 )
 from agentreplay.units import as_duration, as_number, as_tokens
 
@@ -45,46 +47,29 @@ _POSITIONS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """A figure of the server over the time of a run.
-
-    Attributes:
-        title: What it is called.
-        unit: Of its values.
-        at_s: Moments, in seconds of the run.
-        values: Its value at each; None where it was not told.
-    """
-
-    title: str
-    unit: str
-    at_s: Sequence[float]
-    values: Sequence[float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Measure:
-    """A time or rate of requests, as figures show it.
+class Measure:
+    """What is measured of requests, as figures show it.
 
     Attributes:
         name: Of its column.
         title: Of its axis.
         kind: How tables show it.
         show: How axes do.
-        slow: The share of the values below which the slow tenth begins.
         colour: Of its marks.
+        slow: The share of the values below which the slow tenth begins.
     """
 
     name: str
     title: str
-    kind: Any
+    kind: Kind
     show: Callable[[float | None], str]
-    slow: float
     colour: str
+    slow: float = 0.9
 
 
-TTFT = _Measure("ttft", "TTFT", "duration", as_duration, 0.9, "var:--wait")
-SPEED = _Measure(
-    "interactivity", "interactivity (tok/s/user)", "number", as_number, 0.1, "var:--decode"
+TTFT = Measure("ttft", "TTFT", "duration", as_duration, "var:--wait")
+SPEED = Measure(
+    "interactivity", "interactivity (tok/s/user)", "number", as_number, "var:--decode", 0.1
 )
 
 
@@ -109,7 +94,7 @@ def over_time(found: Columns) -> Figure:
         "fillcolor": "var:--input",
     }
     layout = {
-        **_time_layout(found.span, found.until_ns, "y3"),
+        **time_layout(found.span, found.until_ns, "y3"),
         "yaxis": {"title": "tok/s", "domain": [0.62, 1], "rangemode": "tozero"},
         "yaxis2": {"title": "output tok/s", "domain": [0.29, 0.56], "rangemode": "tozero"},
         "yaxis3": {"title": "under way", "domain": [0, 0.23], "rangemode": "tozero"},
@@ -148,24 +133,60 @@ def over_time(found: Columns) -> Figure:
 
 
 def histogram(
-    found: Columns, measure: _Measure, marks: Sequence[tuple[str, float | None]]
+    found: Columns, measure: Measure, marks: Sequence[tuple[str, float | None]]
 ) -> Figure:
     """How a measure is distributed over the requests that count; *marks* are its percentiles."""
     values = found.floats[measure.name][found.counted]
     values = values[values > 0]
-    title = f"{_capital(measure)}: distribution"
-    about = f"{len(values):,} successful requests sent in the window, by bars of equal ratio."
-    name = f"{measure.name}-distribution"
-    head = (Column("from", measure.kind), Column("to", measure.kind), Column("requests", "count"))
-    if not len(values):
+    return log_bars(
+        f"{measure.name}-distribution",
+        f"{_capital(measure)}: distribution",
+        f"{len(values):,} successful requests sent in the window, by bars of equal ratio.",
+        values,
+        measure,
+        "requests",
+        marks,
+    )
+
+
+def log_bars(
+    name: str,
+    title: str,
+    about: str,
+    values: Ints | Floats,
+    measure: Measure,
+    of: str,
+    marks: Sequence[tuple[str, float | None]] = (),
+    weights: Floats | None = None,
+) -> Figure:
+    """How values are distributed, on an axis of logarithms.
+
+    Args:
+        name: The figure's id.
+        title: Its heading.
+        about: What it shows.
+        values: Not below 0; those that are 0 stand in the table only.
+        measure: What they are of.
+        of: What the bars count; with weights, what they are shares of.
+        marks: Values that are pointed out.
+        weights: How much each value counts; 1 where None.
+    """
+    kind: Kind = "count" if weights is None else "percent"
+    head = (Column("from", measure.kind), Column("to", measure.kind), Column(of, kind))
+    some = values > 0
+    if not some.any():
         return Figure(name, title, about, [], {}, Table(head, ()), _UNMEASURED)
-    low, high = float(values.min()), float(values.max())
+    whole = None if weights is None else weights / weights.sum()
+    low, high = float(values[some].min()), float(values[some].max())
     if high < low * 1.02:
         low, high = low / 1.2, high * 1.2
     edges = np.geomspace(low, high, _BARS + 1)
     edges[0], edges[-1] = min(low, edges[0]), max(high, edges[-1])
-    counts, _ = np.histogram(values, edges)
+    counts, _ = np.histogram(values[some], edges, weights=None if whole is None else whole[some])
+    zeros = float((~some).sum() if whole is None else whole[~some].sum())
     x = np.log10(edges)
+    ticks = time_ticks if measure.kind == "duration" and high > 100 else log_ticks
+    shows = "%{y:,} " + of if whole is None else "%{y:.1%} of the " + of
     traces = [
         {
             "type": "bar",
@@ -177,13 +198,17 @@ def histogram(
                 f"{measure.show(a)} … {measure.show(b)}"
                 for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
             ],
-            "hovertemplate": "%{customdata}: %{y:,} requests<extra></extra>",
+            "hovertemplate": f"%{{customdata}}: {shows}<extra></extra>",
         }
     ]
     known = [(label, value) for label, value in marks if value]
     layout = {
-        "xaxis": {"title": measure.title, **log_ticks(low, high, measure.show)},
-        "yaxis": {"title": "requests", "rangemode": "tozero"},
+        "xaxis": {"title": measure.title, **ticks(low, high, measure.show)},
+        "yaxis": {
+            "title": of if whole is None else f"of the {of}",
+            "rangemode": "tozero",
+            **({} if whole is None else {"tickformat": ".0%"}),
+        },
         "bargap": 0.05,
         "margin": {"t": 12 + 16 * len(known)},
         "shapes": [_line(log10(value)) for _, value in known],
@@ -201,11 +226,14 @@ def histogram(
             for number, (label, value) in enumerate(known)
         ],
     }
-    rows = zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
-    return Figure(name, title, about, traces, layout, Table(head, list(rows)))
+    rows = [
+        *([(0, 0, zeros)] if zeros else []),
+        *zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True),
+    ]
+    return Figure(name, title, about, traces, layout, Table(head, rows))
 
 
-def by_length(found: Columns, measure: _Measure) -> Figure:
+def by_length(found: Columns, measure: Measure) -> Figure:
     """A measure against the length of the prompt."""
     chosen = found.counted & (found.floats[measure.name] > 0) & (found["isl"] > 0)
     lengths, values = found["isl"][chosen], found.floats[measure.name][chosen]
@@ -244,11 +272,11 @@ def by_length(found: Columns, measure: _Measure) -> Figure:
     return Figure(name, title, about, traces, layout, table)
 
 
-def by_position(found: Columns, measure: _Measure) -> Figure:
+def by_position(found: Columns, measure: Measure) -> Figure:
     """A measure against the call's place in its session."""
     chosen = found.counted & (found.floats[measure.name] > 0)
     places, values = found["call"][chosen] + 1, found.floats[measure.name][chosen]
-    groups = _by_place(places)
+    groups = by_place(places)
     table, lines = _percentiles(measure, "call", values, groups)
     name, title = f"{measure.name}-position", f"{_capital(measure)} by place in the session"
     about = "Calls by their number in the session; lines: median and slowest tenth."
@@ -294,10 +322,10 @@ def reuse_over_time(found: Columns) -> Figure:
         "server says it found in its cache (served), by when prompts were sent."
     )
     traces = [
-        _behind(_marked(bins.middles_s, predicted, "predicted", "var:--other", "square")),
-        _marked(bins.middles_s, served, "served", "var:--decode", "circle"),
+        _behind(marked(bins.middles_s, predicted, "predicted", "var:--other", "square")),
+        marked(bins.middles_s, served, "served", "var:--decode", "circle"),
     ]
-    layout = {**_time_layout(found.span, found.until_ns, "y"), "yaxis": _PERCENT}
+    layout = {**time_layout(found.span, found.until_ns, "y"), "yaxis": _PERCENT}
     return Figure(
         "reuse-time",
         "Prefix reuse over time",
@@ -314,7 +342,7 @@ def reuse_by_position(found: Columns) -> Figure:
     chosen = _answerable(found)
     told = chosen & (found["state"] == OK) & (found["cached"] >= 0)
     rows: list[list[Cell]] = []
-    for label, those in _by_place(found["call"] + 1):
+    for label, those in by_place(found["call"] + 1):
         some, known = those & chosen, those & told
         if some.any():
             predicted = found["reuse"][some].sum() / max(1, found["prompt"][some].sum())
@@ -329,8 +357,8 @@ def reuse_by_position(found: Columns) -> Figure:
     )
     x = [row[0] for row in rows]
     traces = [
-        _behind(_marked(x, [row[1] for row in rows], "predicted", "var:--other", "square")),
-        _marked(x, [row[2] for row in rows], "served", "var:--decode", "circle"),
+        _behind(marked(x, [row[1] for row in rows], "predicted", "var:--other", "square")),
+        marked(x, [row[2] for row in rows], "served", "var:--decode", "circle"),
     ]
     layout = {"xaxis": {"title": "call of the session", "type": "category"}, "yaxis": _PERCENT}
     return Figure(
@@ -372,7 +400,7 @@ def failures(found: Columns) -> Figure:
         for n, ((name, _, colour), each) in enumerate(zip(present, counts, strict=True))
     ]
     layout = {
-        **_time_layout(found.span, found.until_ns, "y"),
+        **time_layout(found.span, found.until_ns, "y"),
         "yaxis": {"title": "requests", "rangemode": "tozero"},
         "barmode": "stack",
     }
@@ -412,11 +440,11 @@ def lag(found: Columns) -> Figure:
     head = (Column("from (s)"), Column("median", "duration"), Column("latest", "duration"))
     rows = zip((bins.edges_ns[:-1] / 1e9).tolist(), finite(middle), finite(most), strict=True)
     traces = [
-        _marked(bins.middles_s, most * 1000, "latest", "var:--wait", "circle"),
-        _marked(bins.middles_s, middle * 1000, "median", "var:--other", "diamond"),
+        marked(bins.middles_s, most * 1000, "latest", "var:--wait", "circle"),
+        marked(bins.middles_s, middle * 1000, "median", "var:--other", "diamond"),
     ]
     layout = {
-        **_time_layout(found.span, found.until_ns, "y"),
+        **time_layout(found.span, found.until_ns, "y"),
         "yaxis": {"title": "lag (ms)", "rangemode": "tozero"},
     }
     return Figure(
@@ -433,32 +461,10 @@ def lag(found: Columns) -> Figure:
     )
 
 
-def server(series: Series, found: Columns, number: int) -> Figure:
-    """A figure of the server on the same axis of time."""
-    unit = f" ({series.unit})" if series.unit else ""
-    return Figure(
-        f"server-{number}",
-        series.title,
-        "As the server's own metrics told it.",
-        [_marked(series.at_s, series.values, series.title, "var:--other", "circle")],
-        {
-            **_time_layout(found.span, found.until_ns, "y"),
-            "yaxis": {"title": in_figure(series.title + unit), "rangemode": "tozero"},
-        },
-        Table((Column("at (s)"), Column(series.title + unit)), _pairs(series)),
-        None if len(series.values) else _UNMEASURED,
-        height=240,
-    )
-
-
 _LINES = (("median", "solid", "circle"), ("P90", "dash", "x"))
 _UNMEASURED = "No request gives a sample of this."
 _UNTOLD = " The server does not report cached tokens."
 _PERCENT = {"title": "of input tokens", "range": [0, 1.05], "tickformat": ".0%"}
-
-
-def _pairs(series: Series) -> list[tuple[float, float | None]]:
-    return list(zip(series.at_s, series.values, strict=True))
 
 
 def _nothing(found: Columns) -> str | None:
@@ -492,7 +498,8 @@ def _steps(
     }
 
 
-def _marked(x: Any, y: Any, name: str, colour: str, symbol: str) -> dict[str, Any]:
+def marked(x: Any, y: Any, name: str, colour: str, symbol: str) -> dict[str, Any]:
+    """A line with a mark at each value; it goes on where a value is missing."""
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -515,7 +522,7 @@ def _behind(trace: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _time_layout(span: Window, until_ns: int, lowest: str) -> dict[str, Any]:
+def time_layout(span: Window, until_ns: int, lowest: str) -> dict[str, Any]:
     """An axis of time with the window marked."""
     layout: dict[str, Any] = {
         "xaxis": {
@@ -556,7 +563,7 @@ def _line(x: float) -> dict[str, Any]:
     }
 
 
-def _capital(measure: _Measure) -> str:
+def _capital(measure: Measure) -> str:
     return measure.title[:1].upper() + measure.title[1:].partition(" (")[0]
 
 
@@ -578,7 +585,7 @@ def _doubling(lengths: Ints) -> list[int]:
     return bounds
 
 
-def _by_place(places: Ints) -> list[tuple[str, Bools]]:
+def by_place(places: Ints) -> list[tuple[str, Bools]]:
     """Groups of calls by their number in the session; further ones are wider."""
     if not len(places):
         return []
@@ -596,7 +603,7 @@ def _by_place(places: Ints) -> list[tuple[str, Bools]]:
 
 
 def _percentiles(
-    measure: _Measure, of: str, values: Floats, groups: Sequence[tuple[str, Bools]]
+    measure: Measure, of: str, values: Floats, groups: Sequence[tuple[str, Bools]]
 ) -> tuple[Table, list[list[float]]]:
     """The table of groups, and of each its median and where its slow tenth begins."""
     rows: list[list[Cell]] = []
@@ -618,7 +625,7 @@ def _percentiles(
 
 
 def _curves(
-    measure: _Measure, x: Sequence[Any], lines: Sequence[Sequence[float]]
+    measure: Measure, x: Sequence[Any], lines: Sequence[Sequence[float]]
 ) -> list[dict[str, Any]]:
     """The lines of medians and slow tenths."""
     return [
@@ -638,7 +645,7 @@ def _curves(
     ]
 
 
-def _drawn(lengths: Ints, values: Floats, measure: _Measure) -> Ints:
+def _drawn(lengths: Ints, values: Floats, measure: Measure) -> Ints:
     """Which requests are drawn: all, or evenly many of every length, and the slowest."""
     if len(values) <= DOTS:
         return np.arange(len(values))
@@ -648,7 +655,7 @@ def _drawn(lengths: Ints, values: Floats, measure: _Measure) -> Ints:
     return np.union1d(some, slowest)
 
 
-def _dots(x: Ints, y: Floats, measure: _Measure, hints: list[str]) -> dict[str, Any]:
+def _dots(x: Ints, y: Floats, measure: Measure, hints: list[str]) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -661,7 +668,7 @@ def _dots(x: Ints, y: Floats, measure: _Measure, hints: list[str]) -> dict[str, 
     }
 
 
-def _hints(measure: _Measure, lengths: Ints, values: Floats, shares: Floats) -> list[str]:
+def _hints(measure: Measure, lengths: Ints, values: Floats, shares: Floats) -> list[str]:
     return [
         f"{length:,} tokens{f', {share:.0%} cached' if share == share else ''}: "
         f"{measure.show(value)}"
@@ -677,7 +684,7 @@ def _log(values: Ints | Floats, show: Callable[[float], str]) -> dict[str, Any]:
     return {**ticks, "tickvals": [10**tick for tick in ticks["tickvals"]]}
 
 
-def _linear(lines: Sequence[Sequence[float]], measure: _Measure) -> dict[str, Any]:
+def _linear(lines: Sequence[Sequence[float]], measure: Measure) -> dict[str, Any]:
     """Labels of an axis from 0 in the unit that suits it."""
     most = max((value for line in lines for value in line if value == value), default=0.0)
     if not most:

@@ -10,7 +10,6 @@ from typing import Any
 
 from agentreplay.metrics.window import Window
 from agentreplay.report.html.columns import Columns, columns
-from agentreplay.report.html.figures import Series
 from agentreplay.report.html.page import Assets, Page, csv_text, page_html
 from agentreplay.report.html.run import run_page, tables
 from agentreplay.store import Run, write_text
@@ -41,7 +40,7 @@ def run_files(
     @cache
     def made() -> tuple[Columns, Page]:
         found = columns(run.records(), span, run.known_ending().done_ns)
-        return found, run_page(run.path.resolve().name, value, found, server_series(run))
+        return found, run_page(run.path.resolve().name, value, found, run.server())
 
     def write_tables(folder: Path) -> None:
         found, page = made()
@@ -52,15 +51,6 @@ def run_files(
         yield html, lambda: write_page(html, made()[1])
     if csv is not None:
         yield csv, partial(write_tables, csv)
-
-
-def server_series(run: Run) -> tuple[Series, ...]:
-    """What the server's own metrics said over the time of a run, where they were kept.
-
-    Nothing keeps them yet: whoever does, reads them from the run directory here, and the page has
-    a section of them.
-    """
-    return ()
 
 
 def _assets() -> Assets:

@@ -217,6 +217,14 @@ def details(summary: str, content: str, name: str = "") -> str:
     return f'<details class="{name}"><summary>{escaped(summary)}</summary>{content}</details>'
 
 
+def numbered(metric: str, values: Mapping[str, Any]) -> str:
+    """The attributes by which a figure can be found in a page, with its exact value."""
+    number: Any = values
+    for part in metric.split("."):
+        number = number[part]
+    return f' data-metric="{escaped(metric)}" data-value="{escaped(orjson.dumps(number).decode())}"'
+
+
 def banner_html(words: str) -> str:
     """The first line of whatever shows results of a simulated server."""
     return f'<p class="banner" role="note">{escaped(words)}</p>'
@@ -344,6 +352,23 @@ def log_ticks(low: float, high: float, show: Callable[[float], str]) -> dict[str
         "tickvals": [log10(tick) for tick in found],
         "ticktext": [show(float(f"{tick:.3g}")) for tick in found],
     }
+
+
+_TIMES_S = (
+    *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+    *(60, 180, 600, 1800, 3600, 10_800, 36_000, 86_400, 360_000, 1_080_000),
+)
+
+
+def time_ticks(low_s: float, high_s: float, show: Callable[[float], str]) -> dict[str, Any]:
+    """The same for times, of which round numbers of minutes and hours are other ones than of
+    seconds."""
+    inside = [each for each in _TIMES_S if low_s / 1.02 <= each <= high_s * 1.02]
+    if len(inside) < 3:
+        return log_ticks(low_s, high_s, show)
+    if len(inside) > 7:
+        inside = [each for each in inside if _TIMES_S.index(each) % 2 == 0]
+    return {"tickvals": [log10(each) for each in inside], "ticktext": [show(e) for e in inside]}
 
 
 def finite(values: Iterable[float]) -> list[float | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 import orjson
 
 from agentreplay.metrics.condition import shown
+from agentreplay.metrics.server import Reading
 from agentreplay.report.definitions import DEFINITIONS
 from agentreplay.report.html import figures
 from agentreplay.report.html.columns import NONE, Columns
-from agentreplay.report.html.figures import SPEED, TTFT, Series
+from agentreplay.report.html.figures import SPEED, TTFT
 from agentreplay.report.html.page import (
     Cell,
     Column,
@@ -25,9 +26,11 @@ from agentreplay.report.html.page import (
     details,
     escaped,
     notes_html,
+    numbered,
     packed,
     table_html,
 )
+from agentreplay.report.html.server import server_section
 from agentreplay.report.text import (
     COLUMNS,
     banner,
@@ -46,7 +49,7 @@ _STATES = ("succeeded", "failed", "cut at the end", "refused, sent again")
 
 
 def run_page(
-    name: str, value: dict[str, Any], found: Columns, server: Sequence[Series] = ()
+    name: str, value: dict[str, Any], found: Columns, readings: Iterable[Reading] = ()
 ) -> Page:
     """The page of a run.
 
@@ -54,12 +57,14 @@ def run_page(
         name: What the run is called.
         value: What it came to, as summary.json holds it.
         found: The columns of its records.
-        server: Figures of the server over the same time.
+        readings: What the server said of itself, in order of time.
     """
     metrics = value["metrics"]
     speed, ttft = metrics["interactivity"], metrics["ttft"]
+    server = server_section(readings, value["server"], found)
     sections = [
         Section("rates", "Over time", (figures.over_time(found),)),
+        *([server] if server else []),
         Section("sessions", "Sessions", (_timeline(found), _plays(value))),
         Section(
             "latency",
@@ -84,11 +89,6 @@ def run_page(
         ),
         Section("failures", "Failures", (figures.failures(found), _failed(value))),
         Section("client", "This machine", (_client(metrics), figures.lag(found))),
-    ]
-    if server:
-        series = tuple(figures.server(each, found, n) for n, each in enumerate(server))
-        sections.append(Section("server", "The server", series))
-    sections += [
         Section("figures", "Every figure", (_distributions(metrics), _others(metrics))),
         Section("about", "What was run", (_about(value),)),
     ]
@@ -140,7 +140,7 @@ def _tiles(value: dict[str, Any]) -> Iterator[str]:
         number = ""
         meaning = ""
         if metric is not None:
-            number = _metric(metric, value["metrics"])
+            number = numbered(metric, value["metrics"])
             meaning = details("definition", f"<p>{escaped(_meaning(metric))}</p>", "definition")
         yield (
             f'<div class="tile"><dt>{escaped(name)}</dt><dd><span class="big"{number}>'
@@ -159,31 +159,14 @@ _PARTS = {
 }
 
 
-def _metric(metric: str, metrics: Mapping[str, Any]) -> str:
-    """The attributes by which a figure can be found in a page, with its exact value."""
-    number: Any = metrics
-    for part in metric.split("."):
-        number = number[part]
-    return f' data-metric="{escaped(metric)}" data-value="{escaped(orjson.dumps(number).decode())}"'
-
-
 def _timeline(found: Columns) -> str:
     if not len(found):
         return '<p class="empty">No request was sent.</p>'
-    buttons = "".join(
-        f'<button type="button" data-do="{do}" aria-label="{label}" title="{label}">{sign}</button>'
-        for do, label, sign in (
-            ("in", "zoom in", "+"),
-            ("out", "zoom out", "−"),
-            ("left", "earlier", "←"),
-            ("right", "later", "→"),
-            ("window", "the window", "window"),
-            ("all", "the whole run", "all"),
-        )
-    )
-    keys = "".join(
-        f'<span><i class="key {name}" aria-hidden="true"></i>{label}</span>'
-        for name, label in (
+    return timeline_html(
+        "Sessions over time",
+        "A band for each user; its first row is the main agent, the others are subagents.",
+        f"Timeline of {len(found):,} calls of {len(found.plays):,} plays.",
+        [
             ("gap", "gap before a call"),
             ("wait", "wait for the first token"),
             ("decode", "answer streams"),
@@ -191,34 +174,81 @@ def _timeline(found: Columns) -> str:
             ("bad", "failed"),
             ("cut", "cut at the end"),
             ("busy", "refused"),
+        ],
+        "requests",
+        "Every request, a row each.",
+        window=True,
+    )
+
+
+def timeline_html(
+    title: str,
+    about: str,
+    label: str,
+    keys: Sequence[tuple[str, str]],
+    csv: str,
+    rows: str,
+    *,
+    window: bool = False,
+) -> str:
+    """The frame in which the script draws calls over time.
+
+    Args:
+        title: Its heading.
+        about: What it shows.
+        label: The same for those who don't see it.
+        keys: Classes of marks, and what these mean.
+        csv: The name of its table.
+        rows: What the table holds.
+        window: There is one to be shown.
+    """
+    buttons = "".join(
+        f'<button type="button" data-do="{do}" aria-label="{name}" title="{name}">{sign}</button>'
+        for do, name, sign in (
+            ("in", "zoom in", "+"),
+            ("out", "zoom out", "−"),
+            ("left", "earlier", "←"),
+            ("right", "later", "→"),
+            *([("window", "the window", "window")] if window else []),
+            ("all", "all of it", "all"),
         )
     )
+    marks = "".join(
+        f'<span><i class="key {name}" aria-hidden="true"></i>{meaning}</span>'
+        for name, meaning in keys
+    )
     return f"""<figure id="figure-timeline" class="wide">
-<figcaption><h3>Sessions over time</h3>
-<p>A band for each user; its first row is the main agent, the others are subagents. Drag to zoom,
-drag with Shift to move; click, then the wheel zooms and the keys + − ← → work, n and p go to the
-next and the previous call of a session, Esc lets go. A click on a call follows its session.</p>
-</figcaption>
+<figcaption><h3>{title}</h3>
+<p>{about} Drag to zoom, drag with Shift to move; click, then the wheel zooms and the keys
++ − ← → work, n and p go to the next and the previous call of a session, Esc lets go. A click on a
+call follows its session.</p></figcaption>
 <div class="tools"><div class="buttons" role="group" aria-label="Move in time">{buttons}</div>
-<div class="keys">{keys}</div></div>
+<div class="keys">{marks}</div></div>
 <div class="lanes"><div class="view" tabindex="0" role="application"
-aria-label="Timeline of {len(found):,} calls of {len(found.plays):,} plays. Keys: plus, minus,
-arrows, n, p, Escape.">
+aria-label="{label} Keys: plus, minus, arrows, n, p, Escape.">
 <canvas></canvas><div class="tip" role="tooltip" hidden></div></div>
 <aside class="visit" aria-live="polite"><p class="empty">Click a call to follow its session.</p>
 </aside></div>
-<div class="behind"><button type="button" class="csv" data-table="requests">CSV</button>
-<span class="hint">Every request, a row each.</span></div></figure>"""
+<div class="behind"><button type="button" class="csv" data-table="{csv}">CSV</button>
+<span class="hint">{rows}</span></div></figure>"""
 
 
 def _plays(value: dict[str, Any]) -> str:
     if not value["plays"]:
         return ""
-    return """<figure id="figure-plays" class="wide"><figcaption><h3>Plays of sessions</h3>
-<p>Slowdown: how many times as long as recorded its calls took. A click on a head sorts, one on a
-row follows the session above.</p></figcaption>
-<div class="scroll plays"></div>
-<div class="behind"><button type="button" class="csv" data-table="plays">CSV</button></div>
+    return sorted_html(
+        "Plays of sessions",
+        "Slowdown: how many times as long as recorded its calls took. A click on a head sorts, one "
+        "on a row follows the session above.",
+        "plays",
+    )
+
+
+def sorted_html(title: str, about: str, csv: str) -> str:
+    """The frame in which the script shows a table that can be sorted."""
+    return f"""<figure id="figure-{csv}" class="wide"><figcaption><h3>{title}</h3><p>{about}</p>
+</figcaption><div class="scroll plays"></div>
+<div class="behind"><button type="button" class="csv" data-table="{csv}">CSV</button></div>
 </figure>"""
 
 
@@ -229,9 +259,9 @@ _PLAYS = (
     Column("calls", "count"),
     Column("ok", "count"),
     Column("failed", "count"),
-    Column("seconds"),
-    Column("calls run (s)"),
-    Column("waits (s)"),
+    Column("seconds", "duration"),
+    Column("calls run (s)", "duration"),
+    Column("waits (s)", "duration"),
     Column("slowdown"),
     Column("main"),
     Column("subagents"),
@@ -252,11 +282,31 @@ def plays_rows(value: dict[str, Any]) -> Table:
 def plays_table(value: dict[str, Any], found: Columns) -> dict[str, Any]:
     """The same as the script shows it, each with the number by which the timeline knows it."""
     numbers = {(play.lane, play.visit): n for n, play in enumerate(found.plays)}
-    table = plays_rows(value)
+    plays = [numbers[play["lane"], play["visit"]] for play in value["plays"]]
+    shown = [name for name in _OF_A_PLAY if name != "visit"]
+    return sorted_table(
+        plays_rows(value), plays, [_OF_A_PLAY.index(name) for name in shown], "slowdown"
+    )
+
+
+def sorted_table(
+    table: Table, plays: Sequence[int | None], shown: Sequence[int], by: str
+) -> dict[str, Any]:
+    """A table that the script sorts.
+
+    Args:
+        table: All of it, as its CSV file holds it.
+        plays: The number by which the timeline knows what each row is of; None where it doesn't.
+        shown: The columns that are shown.
+        by: The head of the one that it is sorted by at first.
+    """
     return {
         "head": [column.name for column in table.columns],
+        "kinds": [column.kind for column in table.columns],
         "rows": table.rows,
-        "plays": [numbers[play["lane"], play["visit"]] for play in value["plays"]],
+        "plays": list(plays),
+        "shown": list(shown),
+        "by": by,
     }
 
 
@@ -381,7 +431,7 @@ def _client(metrics: Mapping[str, Any]) -> str:
     )
     tiles = "".join(
         f'<div class="tile"><dt>{escaped(name)}</dt>'
-        f'<dd><span class="big"{_metric(metric, metrics)}>{escaped(figure)}</span></dd></div>'
+        f'<dd><span class="big"{numbered(metric, metrics)}>{escaped(figure)}</span></dd></div>'
         for name, figure, metric in rows
     )
     meaning = details("definition", f"<p>{escaped(DEFINITIONS['client'])}</p>", "definition")
@@ -398,7 +448,7 @@ def _distributions(metrics: Mapping[str, Any]) -> str:
         spread = metrics[name]
         texts = [f"{spread['n']:,}", *(show(spread[column]) for column in COLUMNS[1:])]
         cells = "".join(
-            f'<td class="figure"{_metric(f"{name}.{column}", metrics)}>{escaped(text)}</td>'
+            f'<td class="figure"{numbered(f"{name}.{column}", metrics)}>{escaped(text)}</td>'
             for column, text in zip(COLUMNS, texts, strict=True)
         )
         meaning = details(title, f"<p>{escaped(_meaning(name))}</p>", "definition")
@@ -431,7 +481,7 @@ def _others(metrics: Mapping[str, Any]) -> str:
             title = meaning if part == parts[0] else ""
             rows.append(
                 f'<tr><th scope="row" class="words">{title}</th><td class="words">{escaped(part)}'
-                f'</td><td class="figure"{_metric(metric, metrics)}>{escaped(said)}</td></tr>'
+                f'</td><td class="figure"{numbered(metric, metrics)}>{escaped(said)}</td></tr>'
             )
     table = f'<div class="scroll"><table><tbody>{"".join(rows)}</tbody></table></div>'
     return f'<div class="wide">{details("All other figures, by their ids", table)}</div>'

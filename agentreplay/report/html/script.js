@@ -57,7 +57,8 @@
     button.setAttribute("aria-label", `Save ${name}.csv`);
     button.addEventListener("click", () => {
       if (name === "requests") save(name, requests());
-      else save(name, name === "plays" ? data.plays : data.tables[name]);
+      else if (name === "calls-drawn") save(name, recordedCalls());
+      else save(name, data.tables[name] ?? data.plays);
     });
   }
 
@@ -164,6 +165,16 @@
     }) };
   }
 
+  // What was recorded has no users, and no waits for first tokens.
+  function recordedCalls() {
+    const { plays, agents, n } = timeline;
+    const head = ["session", "call", "agent", "start_s", "end_s", "input_tokens", "output_tokens", "sent_before_tokens"];
+    const fine = (value) => Number(value.toPrecision(9));
+    return { head, rows: Array.from({ length: n }, (_, i) => [
+      plays[calls.play[i]][2], calls.call[i] + 1, agents[calls.agent[i]], fine(calls.sent[i]),
+      fine(calls.done[i]), calls.isl[i], calls.osl[i], calls.reuse[i]]) };
+  }
+
   const [OK, FAILED, CUT, REFUSED] = [0, 1, 2, 3];
 
   function swimLanes() {
@@ -258,6 +269,12 @@
       }
       let step = 10 ** Math.floor(Math.log10((to - from) / 6));
       step *= [1, 2, 5, 10].find((each) => (to - from) / (step * each) <= Math.max(3, width / 110));
+      const byHours = timeline.recorded && to - from > 300;
+      if (byHours) {
+        const steps = [60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+        const most = Math.max(3, width / 110);
+        step = steps.find((each) => (to - from) / each <= most) ?? Math.ceil(step / 86400) * 86400;
+      }
       context.strokeStyle = edge;
       context.lineWidth = 1;
       context.beginPath();
@@ -280,7 +297,8 @@
           context.fillStyle = soft;
           context.fillRect(0, py, left - 6, count * high);
           context.fillStyle = text;
-          const label = width < 500 ? `${lane}` : `user ${lane}`;
+          const name = timeline.recorded ? lane + 1 : `user ${lane}`;
+          const label = width < 500 ? String(name).replace("user ", "") : name;
           if (high >= 10 || lane % Math.ceil(12 / high / count) === 0) {
             context.fillText(label, 4, py + Math.max(high / 2, 7));
           }
@@ -297,7 +315,7 @@
       for (let k = Math.ceil(from / step); k * step <= to; k += 1) {
         const px = x(k * step);
         if (px < left - 1 || px > width - 14) continue;
-        context.fillText(`${(k * step).toFixed(digits)} s`, px, AXIS / 2);
+        context.fillText(byHours && k ? duration(k * step) : `${(k * step).toFixed(digits)} s`, px, AXIS / 2);
       }
       context.textAlign = "start";
       if (drag && drag.zooms && drag.moved) {
@@ -410,6 +428,14 @@
     function described(i) {
       const [lane, visit, session, count] = plays[calls.play[i]];
       const isl = calls.isl[i], cached = calls.cached[i];
+      if (timeline.recorded) {
+        const share = Math.round((100 * calls.reuse[i]) / Math.max(1, isl));
+        return [
+          session, `${agents[calls.agent[i]] || "main agent"} · call ${calls.call[i] + 1} of ${count}`,
+          `begins at ${duration(calls.sent[i])}, takes ${duration(calls.done[i] - calls.sent[i])}`,
+          `input ${grouped(isl)} (${share} % sent before)`, `output ${grouped(calls.osl[i])}`,
+        ].join("\n");
+      }
       const found = cached < 0 ? "cached unknown" : `${grouped(cached)} cached, ${Math.round((100 * cached) / Math.max(1, isl))} %`;
       const lines = [
         session,
@@ -478,19 +504,22 @@
       const body = made("tbody");
       for (const i of those) {
         const name = `${calls.call[i] + 1}${calls.state[i] === OK ? "" : " ✕"}`;
-        const cells = [name, calls.sent[i].toFixed(1), duration(calls.ttft[i]),
-          number(calls.interactivity[i]), grouped(calls.isl[i]), calls.osl[i] < 0 ? "–" : grouped(calls.osl[i])];
+        const times = timeline.recorded
+          ? [duration(calls.done[i] - calls.sent[i]), `${Math.round((100 * calls.reuse[i]) / Math.max(1, calls.isl[i]))} %`]
+          : [duration(calls.ttft[i]), number(calls.interactivity[i])];
+        const cells = [name, calls.sent[i].toFixed(1), ...times,
+          grouped(calls.isl[i]), calls.osl[i] < 0 ? "–" : grouped(calls.osl[i])];
         const pick = made("button", { type: "button", onclick: () => follow(followed, i, false) }, cells[0]);
         const row = made("tr", { class: i === chosen ? "can chosen" : "can", title: described(i), "data-call": i },
           made("td", { class: "figure" }, pick), ...cells.slice(1).map((each) => made("td", { class: "figure" }, each)));
         row.addEventListener("click", (event) => { if (event.target !== pick) pick.click(); });
         body.append(row);
       }
-      const heads = ["call", "at (s)", "TTFT", "tok/s", "in", "out"];
+      const heads = ["call", "at (s)", ...(timeline.recorded ? ["took", "reuse"] : ["TTFT", "tok/s"]), "in", "out"];
       const head = made("thead", {}, made("tr", {}, ...heads.map((each) => made("th", { class: "figure", scope: "col" }, each))));
       side.append(
         made("h4", {}, session),
-        made("p", { class: "hint" }, `user ${lane}, visit ${visit} · ${those.length} of ${count} calls `),
+        made("p", { class: "hint" }, `${timeline.recorded ? "" : `user ${lane}, visit ${visit} · `}${those.length} of ${count} calls `),
         made("button", { type: "button", onclick: () => follow(-1, -1, false) }, "let go"),
         made("table", {}, head, body));
       side.querySelector("tr.chosen")?.scrollIntoView({ block: "nearest" });
@@ -590,15 +619,14 @@
   function playsTable(follow) {
     const box = document.querySelector(".plays");
     if (!box) return;
-    const { head, rows, plays } = data.plays;
-    const shown = [0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11];
-    let by = head.indexOf("slowdown"), up = false, all = false;
-    const said = (column, value) => {
-      if (value === null) return "–";
-      if (column === 0) return value;
-      if (column < 6) return grouped(value);
-      return column < 9 ? duration(value) : Number(value.toPrecision(3)).toString();
+    const { head, kinds, rows, plays, shown } = data.plays;
+    let by = head.indexOf(data.plays.by), up = false, all = false;
+    const says = {
+      text: (value) => value, count: grouped, duration,
+      number: (value) => Number(value.toPrecision(3)).toString(),
+      percent: (value) => `${(value * 100).toFixed(1)} %`,
     };
+    const said = (column, value) => (value === null ? "–" : says[kinds[column]](value));
 
     function fill() {
       const order = rows.map((_, i) => i).sort((a, b) => {
@@ -618,10 +646,11 @@
       });
       const body = made("tbody");
       for (const i of all ? order : order.slice(0, 50)) {
-        const pick = made("button", { type: "button" }, rows[i][0]);
-        const row = made("tr", { class: "can", "data-play": plays[i] }, made("td", { class: "words" }, pick),
+        const can = plays[i] !== null;
+        const name = can ? made("button", { type: "button" }, rows[i][0]) : rows[i][0];
+        const row = made("tr", can ? { class: "can", "data-play": plays[i] } : {}, made("td", { class: "words" }, name),
           ...shown.slice(1).map((column) => made("td", { class: "figure" }, said(column, rows[i][column]))));
-        row.addEventListener("click", () => {
+        if (can) row.addEventListener("click", () => {
           follow?.(plays[i], -1, true);
           document.getElementById("figure-timeline")?.scrollIntoView({ block: "nearest" });
         });
