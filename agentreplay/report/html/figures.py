@@ -204,11 +204,11 @@ def log_bars(
     known = [(label, value) for label, value in marks if value]
     layout = {
         "xaxis": {"title": measure.title, **ticks(low, high, measure.show)},
-        "yaxis": {
-            "title": of if whole is None else f"of the {of}",
-            "rangemode": "tozero",
-            **({} if whole is None else {"tickformat": ".0%"}),
-        },
+        "yaxis": (
+            {**_counted(int(counts.max())), "title": of}
+            if whole is None
+            else {"title": f"of the {of}", "rangemode": "tozero", "tickformat": ".0%"}
+        ),
         "bargap": 0.05,
         "margin": {"t": 12 + 16 * len(known)},
         "shapes": [_line(log10(value)) for _, value in known],
@@ -401,7 +401,7 @@ def failures(found: Columns) -> Figure:
     ]
     layout = {
         **time_layout(found.span, found.until_ns, "y"),
-        "yaxis": {"title": "requests", "rangemode": "tozero"},
+        "yaxis": _counted(int(max(map(np.max, counts), default=0))),
         "barmode": "stack",
     }
     columns = (Column("from (s)"), *(Column(name, "count") for name, _, _ in present))
@@ -549,6 +549,11 @@ def time_layout(span: Window, until_ns: int, lowest: str) -> dict[str, Any]:
             *(_line(edge) for edge in edges),
         ]
     return layout
+
+
+def _counted(most: int) -> dict[str, Any]:
+    """An axis of requests, without halves."""
+    return {"title": "requests", "rangemode": "tozero"} | ({"dtick": 1} if most < 5 else {})
 
 
 def _line(x: float) -> dict[str, Any]:
