@@ -120,7 +120,7 @@ def test_of_many_sessions_the_longest_are_kept() -> None:
     count = surveys.LISTED + 500
     for n in range(count):
         calls = [call(i, i + 1) for i in range(1 + (n * 7) % 11 + 5 * (n == 3))]
-        found.add(session(*calls, name=f"s{n}"), [0] * len(calls))
+        found.add(session(*calls, name=f"s{n}"), [0] * len(calls), {0: 0.0, 1: 1.0})
     assert len(found.calls) == count
     assert len(found.listed) == surveys.LISTED
     assert len(found.drawn) == surveys.DRAWN

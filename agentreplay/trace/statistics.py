@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -70,13 +70,15 @@ class Statistics:
 
 
 def statistics(
-    sessions: Iterable[Session], also: Callable[[Session, Sequence[int]], None] | None = None
+    sessions: Iterable[Session],
+    also: Callable[[Session, Sequence[int], Mapping[int, float]], None] | None = None,
 ) -> Statistics:
     """Read sessions one by one and sum them up.
 
     Args:
         sessions: The sessions.
-        also: Takes each, and how many leading tokens of each of its prompts had been sent before.
+        also: Takes each, how many leading tokens of each of its prompts had been sent before, and
+            its `in_flight_s`.
     """
     inputs, outputs, gaps_s, durations_s = array("q"), array("q"), array("d"), array("d")
     sizes, largest, lengths_s = array("q"), array("q"), array("d")
@@ -96,11 +98,12 @@ def statistics(
         cached, cached_calls = cached + sum(known), cached_calls + len(known)
         subagents += len({call.agent for call in calls} - {""})
         models.update(call.model for call in calls if call.model is not None)
-        in_flight = max([in_flight, *in_flight_s(session)])
+        levels = in_flight_s(session)
+        in_flight = max([in_flight, *levels])
         seen = seen_tokens(session, sent)
         reuse += reuse_of(session, seen)
         if also is not None:
-            also(session, seen)
+            also(session, seen, levels)
     return Statistics(
         sessions=len(sizes),
         calls=len(inputs),
@@ -133,27 +136,27 @@ def in_flight_s(session: Session) -> dict[int, float]:
     say otherwise.
     """
     calls = session.calls
-    ends_s = [max(call.start_s, call.end_s) for call in calls]
+    ends_s = [call.end_s for call in calls]
     for call in calls:
         for j in call.after:
-            ends_s[j] = max(calls[j].start_s, min(ends_s[j], call.start_s))
+            if ends_s[j] > call.start_s:
+                ends_s[j] = call.start_s
     found: dict[int, float] = {}
     running: list[float] = []
     at_s = calls[0].start_s if calls else 0.0
-
-    def pass_to(moment_s: float) -> None:
-        nonlocal at_s
-        found[len(running)] = found.get(len(running), 0.0) + moment_s - at_s
-        at_s = moment_s
-
     for call, end_s in zip(calls, ends_s, strict=True):
-        while running and running[0] <= call.start_s:
-            pass_to(running[0])
-            heappop(running)
-        pass_to(call.start_s)
-        heappush(running, end_s)
-        found.setdefault(len(running), 0.0)
+        start_s = call.start_s
+        while running and running[0] <= start_s:
+            level, until_s = len(running), heappop(running)
+            found[level] = found.get(level, 0.0) + until_s - at_s
+            at_s = until_s
+        level = len(running)
+        found[level] = found.get(level, 0.0) + start_s - at_s
+        at_s = start_s
+        heappush(running, max(start_s, end_s))
+        found.setdefault(level + 1, 0.0)
     while running:
-        pass_to(running[0])
-        heappop(running)
+        level, until_s = len(running), heappop(running)
+        found[level] = found.get(level, 0.0) + until_s - at_s
+        at_s = until_s
     return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from typing import TypeVar
 
 from agentreplay.trace.model import Session
-from agentreplay.trace.statistics import in_flight_s
 
 LISTED = 1_000
 """So many sessions are kept by name: those with the most calls."""
@@ -90,8 +89,8 @@ class Survey:
         self._listed: list[tuple[int, int, int, Sketch]] = []
         self._drawn: list[tuple[int, int, int, tuple[Sketch, tuple[Drawn, ...]]]] = []
 
-    def add(self, session: Session, seen: Sequence[int]) -> None:
-        """Take one, and how many leading tokens of each of its prompts had been sent before."""
+    def add(self, session: Session, seen: Sequence[int], levels: Mapping[int, float]) -> None:
+        """Take one, what of each of its prompts had been sent before, and its `in_flight_s`."""
         calls = session.calls
         self.isl.extend(call.isl for call in calls)
         self.osl.extend(call.osl for call in calls)
@@ -104,7 +103,6 @@ class Survey:
             self.turn.append(0 if call.agent else turn)
         self.gap_s.extend(call.gap_s for call in calls if call.after)
         self.duration_s.extend(call.end_s - call.start_s for call in calls if call.timed)
-        levels = in_flight_s(session)
         for level, seconds in levels.items():
             self.in_flight_s[level] = self.in_flight_s.get(level, 0.0) + seconds
         agents = {"": 0}
@@ -128,7 +126,8 @@ class Survey:
         if sketch.input_tokens:
             self.reuse.append(sketch.seen_tokens / sketch.input_tokens)
         _keep(self._listed, LISTED, len(self.calls), sketch, sketch)
-        if len(self._drawn) < DRAWN or sketch.calls >= self._drawn[0][0]:
+        size = (sketch.calls, sketch.input_tokens)
+        if len(self._drawn) < DRAWN or size > self._drawn[0][:2]:
             drawn = tuple(
                 Drawn(agents[call.agent], call.start_s, call.end_s, call.isl, call.osl, found)
                 for call, found in zip(calls, seen, strict=True)

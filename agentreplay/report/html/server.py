@@ -197,7 +197,7 @@ def _over_time(found: Sequence[Step], run: Columns) -> Figure:
     head = (
         Column("at (s)"),
         *(Column(line.title, line.kind) for line in known),
-        *([Column("not read", "text")] if any(step.missing for step in found) else []),
+        *([Column("why missing", "text")] if any(step.missing for step in found) else []),
     )
     rows = [
         (step.at_s, *(getattr(step, line.name) for line in known), step.missing)[: len(head)]
@@ -265,7 +265,7 @@ def _by_address(by_url: Mapping[str, Sequence[Reading]], run: Columns) -> Figure
         Column("running"),
         Column("waiting"),
         Column("KV cache in use", "percent"),
-        Column("not read", "text"),
+        Column("why missing", "text"),
     )
     rows = [
         (url, step.at_s, step.running, step.waiting, step.kv_use, step.missing)
