@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from agentreplay.metrics.cost import Prices
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Timing = Literal["think", "recorded", "none"]
 Order = Literal["causal", "recorded", "serial"]
@@ -152,15 +156,19 @@ def visits(plan: Plan, lane: int, sessions: int) -> Iterator[Visit]:
     each further pass: with the same one, lanes that share a divisor with the set would see some of
     its sessions only.
     """
-    number, drawn, order = 0, -1, np.arange(sessions)
+    number = 0
     while plan.sessions is None or (place := lane + number * plan.users) < plan.sessions:
         place = lane + number * plan.users
         lap, at = divmod(place, sessions)
-        if lap != drawn and not plan.arrivals:
-            seed = (plan.seed, lap) if lap else plan.seed
-            order, drawn = np.random.default_rng(seed).permutation(sessions), lap
-        yield Visit(lane, number, int(order[at]), place, lap)
+        session = at if plan.arrivals else int(_order(plan.seed, lap, sessions)[at])
+        yield Visit(lane, number, session, place, lap)
         number += 1
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, lap: int, sessions: int) -> NDArray[np.int64]:
+    """The order of the sessions in a pass; one for all lanes, since there may be many of both."""
+    return np.random.default_rng((seed, lap) if lap else seed).permutation(sessions)
 
 
 def first_sessions(plan: Plan, sessions: int, lanes: range | None = None) -> Iterator[int]:

@@ -27,7 +27,7 @@ from agentreplay.client.endpoint import (
     open_client,
     shown,
 )
-from agentreplay.client.machine import allow_files, cautions
+from agentreplay.client.machine import allow_files, cautions, one_heap
 from agentreplay.client.server_metrics import Scrape
 from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.errors import AgentReplayError, TraceError
@@ -153,6 +153,7 @@ async def _run(
     """
     if crew.ray is None:
         allow_files(-(-plan.users // (crew.workers or 1)))
+    one_heap()
     raise_malloc_threshold()
     signals = Signals(min(BRIEF_DRAIN_S, plan.drain_s))
     async with anyio.create_task_group() as beside, AsyncExitStack() as workers:

@@ -208,11 +208,11 @@ class _Runs:
 
     def _is_ours(self, manifest: dict[str, Any], plan: Plan, wanted: Plan) -> bool:
         """Whether a run is of the same job and length; where it was sent is seen at its start."""
-        urls = manifest["endpoint"].get("urls")
+        urls, files = manifest["endpoint"].get("urls"), manifest["trace"].get("files")
         return (
             replace(plan, salt=wanted.salt) == wanted
             and manifest["limits"] == self.common["limits"]
-            and manifest["trace"]["files"] == self.common["trace"]["files"]
+            and files in (None, self.common["trace"]["files"])  # None where it was killed early
             and (self.job.endpoint is None or urls in (None, self.common["endpoint"]["urls"]))
         )
 

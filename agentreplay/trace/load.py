@@ -476,13 +476,14 @@ def content_hash(trace: TraceSet, look: Callable[[], None] = lambda: None) -> st
     *look* is called at least once a megabyte, and may end it by raising.
     """
     digest = hashlib.sha256()
+    buffer = bytearray(1 << 20)
     for file in sorted(trace.files, key=lambda file: file.name):
         digest.update(file.name.encode() + b"\0")
-        with file.open("rb") as opened:
+        with file.open("rb", buffering=0) as opened:
             content = hashlib.sha256()
-            while part := opened.read(1 << 20):
+            while read := opened.readinto(buffer):
                 look()
-                content.update(part)
+                content.update(memoryview(buffer)[:read])
         digest.update(content.digest())
     if trace.stdin is not None:
         digest.update(b"-\0" + hashlib.sha256(trace.stdin).digest())

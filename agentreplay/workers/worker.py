@@ -8,7 +8,7 @@ import time
 
 import anyio
 
-from agentreplay.client.machine import allow_files
+from agentreplay.client.machine import allow_files, one_heap
 from agentreplay.client.transport import raise_malloc_threshold
 from agentreplay.errors import AgentReplayError
 from agentreplay.metrics.record import Record
@@ -39,6 +39,7 @@ async def work(link: Link) -> None:
         share: Share = await link.receive()
         try:
             allow_files(len(share.lanes))
+            one_heap()
             raise_malloc_threshold()
             draws = share.draws()
             await draws.fetch(share.first_sessions())
