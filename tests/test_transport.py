@@ -548,6 +548,35 @@ def test_time_out_is_of_silence_only(run: Run) -> None:
     run(main)
 
 
+class Unwatching(asyncio.SelectorEventLoop):
+    """A loop that can't watch a socket for others, as that of Windows."""
+
+    add_reader = asyncio.AbstractEventLoop.add_reader
+
+
+def test_loop_that_watches_no_socket() -> None:
+    """There, too, a stream comes whole and its connection is used again; a unix socket is refused
+    in words."""
+
+    async def main() -> None:
+        seen, transport = Seen(), Transport(time.monotonic_ns)
+        async with (
+            ScriptedServer(lambda _: Answer(script=STREAM)) as server,
+            client_of(server, transport) as client,
+        ):
+            large = bytes(range(256)) * 4096
+            for _ in range(2):
+                await client.post("/v1", content=large, extensions=sink_of(seen))
+            assert seen.body == 2 * EVENTS
+            assert server.requests[1].body == large
+            assert server.connections == 1
+            with pytest.raises(httpx.ConnectError, match=r"^unix:/x: can't connect: \w+"):
+                await client.get(api_url("unix:/x"))
+
+    with asyncio.Runner(loop_factory=Unwatching) as runner:
+        runner.run(main())
+
+
 Info: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]
 
 

@@ -39,6 +39,7 @@ class Arrivals:
     this process for a second, until whatever was stamped before it has been read.
 
     Attributes:
+        clock: Nanoseconds of the run.
         by_kernel: Reads with the kernel's stamp.
         by_process: Reads that were stamped when they were read.
         longest_wait_ns: How long bytes with a kernel's stamp waited at most to be read.
@@ -46,7 +47,6 @@ class Arrivals:
     """
 
     __slots__ = (
-        "_clock",
         "_compared_ns",
         "_has_compared",
         "_high_ns",
@@ -57,6 +57,7 @@ class Arrivals:
         "_wall",
         "by_kernel",
         "by_process",
+        "clock",
         "longest_wait_ns",
         "steps",
     )
@@ -74,7 +75,7 @@ class Arrivals:
         self.by_process = 0
         self.longest_wait_ns = 0
         self.steps: list[ClockStep] = []
-        self._clock = clock
+        self.clock = clock
         self._kernel = kernel
         self._wall = wall
         self._sure_from_ns: int | None = None
@@ -113,13 +114,13 @@ class Arrivals:
     def now(self) -> int:
         """The stamp of what has just been read, and that the kernel did not stamp."""
         self.by_process += 1
-        return self._clock()
+        return self.clock()
 
     def stamp(self, ancillary: Sequence[tuple[int, int, bytes]]) -> int:
         """The stamp of what has just been read, from what `recvmsg` said beside it."""
         if not ancillary:
             return self.now()
-        now_ns = self._clock()
+        now_ns = self.clock()
         seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
         real_ns: int = seconds * 1_000_000_000 + nanoseconds
         if now_ns - self._compared_ns > COMPARE_NS:
@@ -155,5 +156,5 @@ class Arrivals:
 
     def _distance(self) -> tuple[int, int]:
         """Bounds of clock − wall."""
-        before_ns, wall_ns, after_ns = self._clock(), self._wall(), self._clock()
+        before_ns, wall_ns, after_ns = self.clock(), self._wall(), self.clock()
         return before_ns - wall_ns, after_ns - wall_ns

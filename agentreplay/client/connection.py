@@ -144,6 +144,7 @@ class OwnSocket:
 
     def write(self, head: bytes, body: bytes) -> None:
         """Send both, one after the other, as fast as they are taken."""
+        self._last_ns = max(self._last_ns, self._arrivals.clock())  # no answer comes before
         self._head, self._body = head, memoryview(body)
         self._send()
         if self._body or self._head:
@@ -177,8 +178,9 @@ class OwnSocket:
             return
         if data:
             at_ns = self._arrivals.stamp(ancillary)
-            # Clocks that were set, or compared more closely, must not turn the order around.
-            self._last_ns = at_ns = max(at_ns, self._last_ns)
+            if at_ns < self._last_ns:
+                at_ns = self._last_ns  # clocks were set, or compared more closely
+            self._last_ns = at_ns
             self.received(at_ns, data)
         else:
             self._ended()
@@ -314,6 +316,8 @@ async def connect(
     watches = type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
     if tls is None and watches and hasattr(socket.socket, "sendmsg"):
         return await _own_socket(loop, place, arrivals)
+    if place.scheme == "unix":
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
     stream = LoopStream(arrivals)
     try:
         await loop.create_connection(

@@ -268,6 +268,7 @@ class _Exchange:
         "_offered",
         "_over",
         "_paused",
+        "_take",
         "_timer",
         "_unread",
         "_unread_bytes",
@@ -278,6 +279,8 @@ class _Exchange:
         "reader",
         "sink",
     )
+
+    _take: Sink  # the sink, where there is one
 
     def __init__(
         self, connection: _Pooled, request: httpx.Request, clock: Callable[[], int]
@@ -315,7 +318,7 @@ class _Exchange:
             return
         if reader.head_complete and not in_body:
             if self._offered is not None and _is_event_stream(reader):
-                self.sink = self._offered
+                self.sink = self._take = self._offered
                 self._connection.link.received = self._streamed
             self._wake()
         if body:
@@ -337,8 +340,7 @@ class _Exchange:
         try:
             body = reader.feed(data)
             if body:
-                assert self.sink is not None
-                self.sink(now_ns, body)
+                self._take(now_ns, body)
         except BadResponse as error:
             self._refuse(error)
         except Exception as error:

@@ -59,42 +59,40 @@ class Answer:
         Raises:
             EventTooLong: an event goes on and on; whatever may follow is not wanted.
         """
-        before = len(self.stamps_ns)
         whole = self._events.whole(data)
         if whole is not None:
-            self._take(at_ns, whole)
-        else:
-            try:
-                events = self._events.feed(data)
-            except EventTooLong as error:
-                self.broken = self.broken or str(error)
-                raise
-            self._take_all(at_ns, events)
-        if len(self.stamps_ns) > before:
-            self.token_reads += 1
+            if self._take(at_ns, whole):
+                self.token_reads += 1
+            return
+        try:
+            events = self._events.feed(data)
+        except EventTooLong as error:
+            self.broken = self.broken or str(error)
+            raise
+        self._take_all(at_ns, events)
 
     def close(self, at_ns: int) -> None:
         """Note the end of the stream; an event cut off by it counts as not sent."""
-        broken, before = self.broken, len(self.stamps_ns)
+        broken = self.broken
         try:
             self._take_all(at_ns, self._events.close())
         except EventTooLong:
             pass  # it was cut off before it could end
-        if len(self.stamps_ns) > before:
-            self.token_reads += 1
         self.broken = broken
 
     def _take_all(self, at_ns: int, events: Sequence[Event]) -> None:
         if len(events) > 1:
             self.bundled_reads += 1
+        tokens = False
         for name, data in events:
             if name == b"error" and data and not data.startswith(_DONE):
                 self.error = self.error or error_text(data) or "(no words)"
-            else:
-                self._take(at_ns, data)
+            elif self._take(at_ns, data):
+                tokens = True
+        self.token_reads += tokens
 
-    def _take(self, at_ns: int, data: bytes) -> None:
-        """Take the data of one event that is not called an error."""
+    def _take(self, at_ns: int, data: bytes) -> bool:
+        """Take the data of one event that is not called an error; whether it has tokens."""
         try:
             piece = self._piece(orjson.loads(data))
         except (orjson.JSONDecodeError, AttributeError, TypeError) as error:
@@ -102,7 +100,7 @@ class Answer:
                 self.done_ns = at_ns
             elif data:
                 self.broken = self.broken or f"an event that can't be read: {error}"
-            return
+            return False
         if self._kept is not None:
             self._kept.append(data)
         size = piece.size
@@ -114,6 +112,7 @@ class Answer:
                 self.first_visible_ns = at_ns
         if piece.usage or piece.finish or piece.error:
             self._take_rest(piece)
+        return size > 0
 
     def _take_rest(self, piece: Piece) -> None:
         """Take what stands in few events only."""
