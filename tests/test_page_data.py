@@ -25,7 +25,7 @@ from agentreplay.metrics.window import Ending, Window
 from agentreplay.outcome import Reports, conclude
 from agentreplay.plan import Plan
 from agentreplay.report.html.columns import Bins, Columns, columns
-from agentreplay.report.html.figures import DOTS, TTFT, Series, by_length
+from agentreplay.report.html.figures import DOTS, TTFT, by_length
 from agentreplay.report.html.page import (
     Assets,
     Column,
@@ -228,20 +228,6 @@ def test_a_page_that_cannot_be_written_takes_nothing_along(tmp_path: Path) -> No
     assert (run / "summary.json").exists()
     rows = (tmp_path / "csv" / "requests.csv").read_text().splitlines()
     assert len(rows) == 21
-
-
-def test_the_server_has_a_part_where_it_told_something() -> None:
-    """Figures of the server have a section of their own; without any there is none."""
-    rows = list(sessions(2, 20))
-    ending = Ending("work", end_of(rows), end_of(rows))
-    found, value = columns(rows, Window.of(ending), end_of(rows)), value_of(rows, ending)
-    told = Series("running requests", "", [1.0, 2.0], [3, None])
-    with_it = {section.id: section for section in run_page("x", value, found, [told]).sections}
-    without = {section.id for section in run_page("x", value, found).sections}
-    assert with_it.keys() - without == {"server"}
-    (figure,) = with_it["server"].parts
-    assert isinstance(figure, Figure)
-    assert figure.table.rows == [(1.0, 3), (2.0, None)]
 
 
 @given(texts)

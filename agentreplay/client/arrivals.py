@@ -97,7 +97,7 @@ class Arrivals:
         looks = [self._distance() for _ in range(_FIRST_LOOKS)]
         self._low_ns, self._high_ns = min(looks, key=lambda look: look[1] - look[0])
         self._offset_ns = (self._low_ns + self._high_ns) // 2
-        self._compared_ns = self._clock()
+        self._compared_ns = self.clock()
 
     def ask(self, connection: socket.socket) -> bool:
         """Have the kernel stamp what comes by *connection*; False where it doesn't."""

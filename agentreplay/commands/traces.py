@@ -94,7 +94,7 @@ def inspect(
 
         paths = [str(path) for path in which["paths"]]
         page = traces_page(paths, value, found, survey, memory, sizes)
-        save_page(html, lambda: page, err=as_json)
+        save_page(html, lambda: page)
 
 
 @click.command()
