@@ -14,8 +14,11 @@ demo: $(VENV)/installed  ## replay the bundled traces against the simulated serv
 	@$(BIN)/agentreplay run traces --users 8 --duration 20s --max-gap 2s --seed 6 --out runs/demo \
 		|| $(BIN)/python -c "$(DEMO_FAILED)"
 
-test: $(VENV)/installed-dev chromium  ## every test
-	$(BIN)/python -m pytest
+# Half of the tests start the command: where nothing is kept compiled, each start compiles it anew.
+test: export PYTHONDONTWRITEBYTECODE =
+test: $(VENV)/installed-dev chromium  ## every test: two at a time, then those that need the machine alone
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 test-vllm: $(VENV)/installed-dev  ## the tests against real vLLM on the CPU, which it installs
 	AGENTREPLAY_VLLM=1 $(BIN)/python -m pytest tests/test_vllm.py

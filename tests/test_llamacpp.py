@@ -20,9 +20,12 @@ ROOT = Path(__file__).parents[1]
 SERVER = SHARED / "servers" / "llamacpp_server.py"
 CALLS = 78
 
-pytestmark = pytest.mark.skipif(
-    not SERVER.exists(), reason="the tiny model for llama.cpp does not lie beside the project"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(
+        not SERVER.exists(), reason="the tiny model for llama.cpp does not lie beside the project"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,8 @@ from agentreplay.workers.ray import actors
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
+pytestmark = pytest.mark.alone
+
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 HEAD = {
     "include_dashboard": False,

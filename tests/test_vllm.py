@@ -29,6 +29,7 @@ CALLS = {"laptop": 78, "weka": 12}
 APIS = ("chat", "completions", "responses", "messages", "completions --token-ids")
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.skipif(
         os.environ.get("AGENTREPLAY_VLLM") != "1", reason="AGENTREPLAY_VLLM=1 is not set"
     ),
