@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -112,7 +112,7 @@ class Course:
     @property
     def primers(self) -> list[Record]:
         """Those of them that came before the moment at which their session begins."""
-        return [r for r in self.warmup if r.request.call < self.opened(r.request.lane).begun]
+        return [r for r in self.warmup if r.request.call < self.opened[r.request.lane].begun]
 
     @property
     def ordinary(self) -> list[Record]:
@@ -124,6 +124,7 @@ class Course:
     def summary(self) -> Summary:
         return summarize(self.records, self.plan, self.ending)
 
+    @cached_property
     def plays(self) -> dict[tuple[int, int], list[Record]]:
         """The records of each play, warm-up included."""
         found: dict[tuple[int, int], list[Record]] = defaultdict(list)
@@ -131,13 +132,15 @@ class Course:
             found[record.request.lane, record.request.visit].append(record)
         return dict(sorted(found.items()))
 
-    def first(self, lane: int) -> Session:
-        """The session that a lane plays first."""
-        return self.sessions[list(first_sessions(self.plan, len(self.sessions)))[lane]]
+    @cached_property
+    def firsts(self) -> list[Session]:
+        """The sessions that the lanes play first."""
+        return [self.sessions[i] for i in first_sessions(self.plan, len(self.sessions))]
 
-    def opened(self, lane: int) -> Begins:
-        """Where that begins."""
-        return begins(self.plan, lane, self.first(lane))
+    @cached_property
+    def opened(self) -> list[Begins]:
+        """Where they begin."""
+        return [begins(self.plan, lane, first) for lane, first in enumerate(self.firsts)]
 
 
 @dataclass(frozen=True)
@@ -309,7 +312,7 @@ def all_users_are_live(course: Course) -> None:
     span = course.summary.window
     assert set(course.lanes) == {course.plan.users}
     for lane in range(course.plan.users):
-        plays = [play for (of, _), play in course.plays().items() if of == lane]
+        plays = [play for (of, _), play in course.plays.items() if of == lane]
         for play, after in pairwise(plays):
             drained_ns = max(record.done_ns for record in play)
             assert {r.request.call for r in play} >= set(whole(play))
@@ -333,7 +336,7 @@ def test_as_many_trees_are_live_as_users(trace: Trace, warmup_calls: int) -> Non
     """64 lanes: at every moment of the window 64 trees are live; a lane whose tree has drained
     begins its next at that instant."""
     course = big(trace, warmup_calls=warmup_calls)
-    assert len(course.plays()) > 64
+    assert len(course.plays) > 64
     all_users_are_live(course)
 
 
@@ -417,8 +420,8 @@ def test_what_moved_back_is_counted(trace: Trace) -> None:
     course = big(trace)
     moved = 0
     for lane in range(64):
-        session = course.first(lane)
-        moved += course.opened(lane).at_s != drawn_s(course.plan, lane, session)
+        session = course.firsts[lane]
+        moved += course.opened[lane].at_s != drawn_s(course.plan, lane, session)
     assert course.ending.moved_back == moved > 0
     assert course.summary.warmup is not None
     assert course.summary.warmup.moved_back == moved
@@ -430,11 +433,11 @@ def test_what_moved_back_is_counted(trace: Trace) -> None:
 def nothing_is_sent_too_early(course: Course) -> None:
     """What is sent waits for all that it waits for in the plan's order, but for what lay before
     the moment at which its session begins; and nothing is sent twice."""
-    for (lane, visit), play in course.plays().items():
+    for (lane, visit), play in course.plays.items():
         session = in_order(course.sessions[play[0].request.index], course.plan.order)
         known = {record.request.call: record for record in play}
         assert len(known) == len(play)
-        opened = course.opened(lane) if visit == 0 and course.plan.warms_up else None
+        opened = course.opened[lane] if visit == 0 and course.plan.warms_up else None
         for i, record in known.items():
             if opened is not None and i < opened.begun:
                 assert record.request.warmup
@@ -481,9 +484,9 @@ def test_every_call_from_the_moment_on_is_sent(trace: Trace) -> None:
     plan = changed(MIDDLE, duration_s=None, sessions=64)
     course = run(plan, trace())
     assert course.ending.reason == "work"
-    for (lane, _), play in course.plays().items():
-        opened = course.opened(lane)
-        calls = range(opened.begun, len(course.first(lane).calls))
+    for (lane, _), play in course.plays.items():
+        opened = course.opened[lane]
+        calls = range(opened.begun, len(course.firsts[lane].calls))
         assert sorted(r.request.call for r in play) == [*opened.primers, *calls]
         warmed = {r.request.call for r in play if r.request.warmup}
         assert warmed == {*opened.primers, *opened.warmup}
@@ -491,7 +494,7 @@ def test_every_call_from_the_moment_on_is_sent(trace: Trace) -> None:
 
 def nothing_overtakes(course: Course) -> None:
     """What had ended in the recording before a call began has ended when it is sent."""
-    for play in course.plays().values():
+    for play in course.plays.values():
         calls = course.sessions[play[0].request.index].calls
         known = {record.request.call: record for record in play}
         begun = {i for i in known if known[i].request.warmup}
@@ -526,10 +529,10 @@ def primers_are_in_order(course: Course) -> None:
     """A primer for each stream that lives at the moment; over all lanes they come in order of
     their distance to it, as far apart as recorded, cut, and scaled by one factor to the limit."""
     plan = course.plan
-    lanes = range(len(list(first_sessions(plan, len(course.sessions)))))
-    opened = [course.opened(lane) for lane in lanes]
+    opened = course.opened
+    lanes = range(len(opened))
     away_s = {
-        (lane, i): distance_s(plan, opened[lane].at_s - course.first(lane).calls[i].start_s)
+        (lane, i): distance_s(plan, opened[lane].at_s - course.firsts[lane].calls[i].start_s)
         for lane in lanes
         for i in opened[lane].primers
     }
@@ -572,7 +575,7 @@ def test_primers_come_in_order_at_random() -> None:
 
 def the_next_calls_follow(course: Course) -> None:
     """After its primers a lane sends its next calls, one at a time, each as the one before ends."""
-    for lane, opened in enumerate(map(course.opened, range(course.plan.users))):
+    for lane, opened in enumerate(course.opened):
         mine = [r for r in course.warmup if r.request.lane == lane]
         next_ones = [r for r in mine if r.request.call >= opened.begun]
         calls = [r.request.call for r in next_ones]
@@ -608,7 +611,7 @@ def test_the_warm_up_is_waited_for_as_long_as_it_gets_on(
     ended for as long after that, at the latest: also if they never end."""
     plan = changed(MIDDLE, warmup_limit_s=20.0, warmup_calls=calls, duration_s=60.0)
     course = run(plan, trace(), warmup_s=warmup_s)
-    openings = list(map(course.opened, range(64)))
+    openings = course.opened
     primers = [r for r in course.warmup if r.request.call < openings[r.request.lane].begun]
     assert all(record.sent_ns <= 20 * S for record in primers)
     assert all(record.sent_ns <= course.begun_ns for record in course.warmup)
@@ -634,7 +637,7 @@ def measuring_begins_as_recorded(course: Course) -> None:
     plan, at_ns = course.plan, course.begun_ns
     away_s: dict[tuple[int, int], float] = {}
     for lane in range(plan.users):
-        session, opened = in_order(course.first(lane), plan.order), course.opened(lane)
+        session, opened = in_order(course.firsts[lane], plan.order), course.opened[lane]
         mine = [r for r in course.warmup if r.request.lane == lane]
         reached_s, first = opened.at_s, opened.begun
         for record in mine:
@@ -728,7 +731,7 @@ def prompts(course: Course) -> dict[tuple[int, int], dict[int, list[str]]]:
 def plays_keep_their_prefixes(course: Course) -> None:
     """Any two calls of a play, warm-up or not, share what they shared in the recording."""
     for key, texts in prompts(course).items():
-        session = course.sessions[course.plays()[key][0].request.index]
+        session = course.sessions[course.plays[key][0].request.index]
         for i, text in texts.items():
             for j in texts:
                 if j < i:
@@ -769,7 +772,7 @@ def test_plays_share_no_more_than_their_system_prompt(trace: Trace, share: str) 
         for visit, _ in zip(visits(plan, lane, 3), range(len(texts)), strict=False)
     }
     compared = shared = 0
-    played = {key: play[0].request.index for key, play in course.plays().items()}
+    played = {key: play[0].request.index for key, play in course.plays.items()}
     for one in played:
         for other in played:
             if one < other:
@@ -854,7 +857,7 @@ def idle_time_is_capped(course: Course) -> None:
         spans = [(record.sent_ns, record.done_ns) for record in course.tries]
         assert longest_idle_ns(spans, course.begun_ns, until_ns) <= plan.max_idle_s * S + 1
     if plan.max_tree_idle_s is not None:
-        for play in course.plays().values():
+        for play in course.plays.values():
             spans = [(record.sent_ns, record.done_ns) for record in play]
             from_ns = max(course.begun_ns, min(sent_ns for sent_ns, _ in spans))
             last_ns = max(sent_ns for sent_ns, _ in spans)
@@ -1087,7 +1090,7 @@ def test_sessions_are_dealt_with_a_warm_up() -> None:
     """A limit of 6 sessions over 4 lanes: six plays, the first four of them begun in the middle."""
     plan = changed(MIDDLE, users=4, sessions=6, duration_s=None, warmup_calls=2)
     course = run(plan, MAIN)
-    assert len(course.plays()) == 6
+    assert len(course.plays) == 6
     begun = {r.request.visit for r in course.ordinary if r.request.first}
     assert begun == {0}
 
@@ -1174,7 +1177,7 @@ def test_sessions_of_one_call_or_one_instant(timing: str, order: str) -> None:
         assert course.ending.reason == "work"
         nothing_is_sent_too_early(course)
         primers_are_in_order(course)
-        for (lane, visit), play in course.plays().items():
+        for (lane, visit), play in course.plays.items():
             asked = range(len(course.sessions[play[0].request.index].calls))
-            left = asked[course.opened(lane).begun :] if visit == 0 else asked
+            left = asked[course.opened[lane].begun :] if visit == 0 else asked
             assert {r.request.call for r in play} >= set(left)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import cache
-from multiprocessing import get_context
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from agentreplay.plan import Plan
 from agentreplay.store import RunWriter
 
 PLAN = Plan(users=8, duration_s=60, max_gap_s=1.0)
-PAIRS = 100
+PAIRS = 50
 
 WINDOW = Window(0, 60_000_000_000)
 
@@ -77,34 +76,30 @@ def slowed(each: Record, factor: int) -> Record:
     )
 
 
-def _judged(number: int) -> tuple[bool, bool]:
-    """Whether a run fails against another of the same system, and one of a slower system does."""
-    base, same, slow = (
-        measured(noisy_run(PLAN, seed, slower))
-        for seed, slower in ((number, 1.0), (1000 + number, 1.0), (2000 + number, 1.1))
-    )
-    return bool(compare([(base, same)], 0.05).failing), bool(compare([(base, slow)], 0.05).failing)
-
-
 @pytest.fixture(scope="module")
 def judged() -> list[tuple[bool, bool]]:
-    """A hundred of these, each from 250 requests of 8 lanes."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(_judged, range(PAIRS), chunksize=5))
+    """Of fifty runs, each of 250 requests of 8 lanes: whether the next one of the same system
+    fails against it, and whether one of a slower system does."""
+    runs = [measured(noisy_run(PLAN, seed)) for seed in range(PAIRS + 1)]
+    slow = [measured(noisy_run(PLAN, 2000 + seed, 1.1)) for seed in range(PAIRS)]
+    return [
+        (bool(compare([(one, other)], 0.05).failing), bool(compare([(one, worse)], 0.05).failing))
+        for (one, other), worse in zip(pairwise(runs), slow, strict=True)
+    ]
 
 
-def test_of_a_hundred_comparisons_of_one_system_at_most_five_are_alarms(
+def test_of_fifty_comparisons_of_one_system_at_most_two_are_alarms(
     judged: list[tuple[bool, bool]],
 ) -> None:
     """Noise is seldom taken for a change."""
-    assert sum(alarm for alarm, _ in judged) <= 5
+    assert sum(alarm for alarm, _ in judged) <= 2
 
 
-def test_of_a_hundred_decode_steps_that_got_ten_percent_slower_at_most_five_are_missed(
+def test_of_fifty_decode_steps_that_got_ten_percent_slower_at_most_two_are_missed(
     judged: list[tuple[bool, bool]],
 ) -> None:
     """A change of twice the tolerance seldom hides in the noise."""
-    assert sum(not found for _, found in judged) <= 5
+    assert sum(not found for _, found in judged) <= 2
 
 
 def test_figures_are_those_of_the_report() -> None:
