@@ -160,6 +160,16 @@ def test_another_address_is_another_job(trace: Path, tmp_path: Path) -> None:
     assert not requests
 
 
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A trace, and the folder of a sweep over it that has one run."""
+    folder = tmp_path_factory.mktemp("job")
+    trace, out = folder / "trace.jsonl", folder / "out"
+    trace.write_bytes(b"".join(native.line(chain(n, 8 + (n == 0), gap_s=0.05)) for n in range(60)))
+    assert agentreplay("sweep", trace, "--users", "1", "--out", out, *FAST).returncode == 0
+    return trace, out
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -171,12 +181,10 @@ def test_another_address_is_another_job(trace: Path, tmp_path: Path) -> None:
     ids=["plan", "limits", "server", "traces"],
 )
 def test_a_folder_of_another_job_is_refused(
-    trace: Path, tmp_path: Path, other: Sequence[str], words: str
+    job: tuple[Path, Path], other: Sequence[str], words: str
 ) -> None:
     """One line says in what it differs, and nothing is run."""
-    out = tmp_path / "out"
-    trace.write_bytes(trace.read_bytes() + native.line(chain(99, 9)))
-    assert agentreplay("sweep", trace, "--users", "1", "--out", out, *FAST).returncode == 0
+    trace, out = job
     ended = agentreplay("sweep", trace, "--users", "1,2", "--out", out, *FAST, *other)
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
