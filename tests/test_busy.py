@@ -118,6 +118,7 @@ def later(seconds: float) -> str:
 @pytest.mark.parametrize(
     ("header", "low_s", "high_s"),
     [("12", 12, 12), (later(3600), 2400, 3600), (later(-60), 0, 0)],
+    ids=["seconds", "a date to come", "a date gone by"],
 )
 def test_what_the_header_says(header: str, low_s: float, high_s: float) -> None:
     """Retry-After is seconds or a date."""
