@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shutil
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +16,10 @@ from typing import Any
 
 import orjson
 import pytest
+from browsing import SHOTS, opened, scrolled
 from command import agentreplay
 from made_runs import sessions, write_run
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page
 from records import record
 from virtually import chain
 
@@ -27,8 +27,6 @@ from agentreplay.metrics.record import Failure
 from agentreplay.outcome import Reports, conclude
 from agentreplay.report.html.page import visible
 from agentreplay.trace.formats import native
-
-SHOTS = Path(__file__).parents[1] / "build" / "screenshots"
 
 HOSTILE = (
     "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
@@ -78,20 +76,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One for all tests."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("no chromium to open pages with")
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
 def shared(browser: Browser, pages: dict[str, Path]) -> tuple[Page, list[str]]:
     """The page of a run, opened once."""
     return opened(browser, pages["run"])
@@ -106,28 +90,6 @@ def page(shared: tuple[Page, list[str]]) -> Iterator[Page]:
     found.keyboard.press("Home")
     yield found
     assert said == []
-
-
-def opened(browser: Browser, path: Path, **settings: Any) -> tuple[Page, list[str]]:
-    """A page in a window of its own, and what it said or asked for besides."""
-    settings = {"viewport": {"width": 1280, "height": 900}, **settings}
-    page, said = browser.new_context(**settings).new_page(), list[str]()
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on(
-        "request",
-        lambda asked: None if asked.url == path.as_uri() else said.append(f"asked for {asked.url}"),
-    )
-    page.goto(path.as_uri())
-    return page, said
-
-
-def scrolled(page: Page) -> None:
-    """Every figure has been in sight, and is drawn."""
-    for plot in page.locator(".plot").all():
-        plot.scroll_into_view_if_needed()
-        plot.locator(".main-svg").first.wait_for()
-    page.evaluate("scrollTo(0, 0)")
 
 
 def colours(browser: Browser, shot: bytes, boxes: list[Any]) -> list[int]:
