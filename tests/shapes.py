@@ -133,7 +133,7 @@ SHAPES = {
     "short": Shape(
         Plan(users=3, duration_s=60), [_short(n) for n in range(6)], _every(burst=4, uncounted=7)
     ),
-    "bundles": Shape(Plan(users=4, duration_s=27.89), MIXED, _every(burst=9, well=4, bundle=1)),
+    "bundles": Shape(Plan(users=4, duration_s=29.0), MIXED, _every(burst=9, well=4, bundle=1)),
     "failures": Shape(
         Plan(users=4, duration_s=40, on_error="continue", retry_busy=True), MIXED, _every(**MANNERS)
     ),
