@@ -373,6 +373,7 @@ def test_what_is_no_address_of_metrics_is_refused(url: str) -> None:
         metrics_url(url)
 
 
+@pytest.mark.alone  # a page has a second to come
 def test_the_latest_readings_of_all_addresses_are_one_load() -> None:
     """Requests of several addresses are added up; where one can't be read, nobody can tell."""
     pages = {
