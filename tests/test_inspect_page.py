@@ -36,6 +36,8 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
 def test_the_page_of_a_trace_set_has_the_numbers_of_inspect(
     browser: Browser, traces: tuple[Path, dict[str, Any]]
 ) -> None:
+
+pytestmark = pytest.mark.alone
     """Each number that names its figure is that of --json; tables count all calls; it opens from
     disk without a request, in light, dark and at the 360 pixels of a phone."""
     path, value = traces

@@ -33,6 +33,8 @@ HOSTILE = (
     '<a href="javascript:alert(1)">a</a>"\'&lt;b&amp; \x1b[31mred\u202eright -->'
 )
 
+pytestmark = pytest.mark.alone
+
 NAMES = ("run", "nothing", "hostile", "curve", "sweep", "compare")
 
 

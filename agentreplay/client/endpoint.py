@@ -125,9 +125,7 @@ def api_url(url: str, api: Api = chat.API) -> str:
     Raises:
         AgentReplayError: it is no http or https address, and no unix socket.
     """
-    form = "http://host:port or .../v1"
-    is_unix = re.match("unix:(?!//[^/])", url)
-    parts = _parts(_unix_url(url) if is_unix else url, form, ("http", "https", "unix"))
+    parts = _parts(url, "http://host:port or .../v1", unix=True)
     path = _base(parts.path.rstrip("/"))
     if not path.endswith("/v1") and path == parts.path.rstrip("/"):
         path += "/v1"
@@ -151,10 +149,16 @@ def metrics_pages(endpoint: Endpoint) -> list[str]:
     return list(dict.fromkeys(endpoint.metrics_urls or hosts))
 
 
-def _parts(url: str, form: str, schemes: tuple[str, ...] = ("http", "https")) -> SplitResult:
-    """The parts of an address of one of these schemes, which may lack it."""
+def _parts(url: str, form: str, *, unix: bool = False) -> SplitResult:
+    """The parts of an http or https address, which may lack its scheme, or of a unix socket."""
+    schemes: tuple[str, ...] = ("http", "https")
+    whole = url if "://" in url else f"http://{url}"
+    if unix:
+        schemes += ("unix",)
+        if re.match("unix:(?!//[^/])", url):
+            whole = _unix_url(url)
     try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        parts = urlsplit(whole)
         if parts.scheme in schemes and parts.hostname and parts.port != 0:
             return parts
     except ValueError:
