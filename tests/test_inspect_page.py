@@ -20,6 +20,8 @@ from agentreplay.report.html.page import visible
 from agentreplay.trace.formats import native
 from agentreplay.trace.model import Session
 
+pytestmark = pytest.mark.alone
+
 AGENTS = Path(__file__).parents[1] / "traces" / "agents.jsonl"
 MEMORY = ("--kv-bytes-per-token", "13.8kB", "--partitions", "8", "--users", "16")
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u202e"
@@ -36,8 +38,6 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
 def test_the_page_of_a_trace_set_has_the_numbers_of_inspect(
     browser: Browser, traces: tuple[Path, dict[str, Any]]
 ) -> None:
-
-pytestmark = pytest.mark.alone
     """Each number that names its figure is that of --json; tables count all calls; it opens from
     disk without a request, in light, dark and at the 360 pixels of a phone."""
     path, value = traces
