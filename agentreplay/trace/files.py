@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, BytesIO, FileIO, RawIOBase
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
@@ -254,8 +255,10 @@ def is_trace_name(name: str) -> bool:
     """Whether a file in a folder may hold traces, by its name."""
     if name in _BESIDE or name.endswith(".meta.json"):
         return False
-    stem, suffix = os.path.splitext(name)
-    return (os.path.splitext(stem)[1] if suffix in PACKED else suffix) in SUFFIXES
+    stem, dot, suffix = name.rpartition(".")
+    if dot + suffix in PACKED:
+        stem, dot, suffix = stem.rpartition(".")
+    return bool(stem) and dot + suffix in SUFFIXES
 
 
 def _in_folder(folder: Path) -> Iterator[File]:
@@ -265,7 +268,7 @@ def _in_folder(folder: Path) -> Iterator[File]:
     """
     try:
         with os.scandir(folder) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
+            entries = sorted(listing, key=attrgetter("name"))
     except PermissionError:
         return
     within = "" if folder == Path() else os.path.join(folder, "")

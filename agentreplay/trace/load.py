@@ -85,7 +85,7 @@ _LINES = (".jsonl", ".ndjson")
 _SESSION_IN_HEAD = re.compile(
     rb'"(?:(?:block_size|agentreplay)"\s*:\s*\d|hash_id_scope"\s*:\s*"|requests"\s*:\s*\[)'
 )
-_GLOBAL_IN_HEAD = re.compile(rb'"hash_id_scope"\s*:\s*"global"')
+_SCOPE_IN_HEAD = re.compile(rb'"hash_id_scope"\s*:\s*"(\w*)"')
 _UNKNOWN = f"no known trace format (known: {', '.join(FORMATS)})"
 
 
@@ -495,18 +495,16 @@ def _head_of_one_session(file: File) -> bytes:
     if file.source.endswith(_LINES):
         return b""
     head = file.head(HEAD_BYTES).removeprefix(BOM)
-    if (
-        head.lstrip()[:1] == b"{"
-        and b"\n" not in head.rstrip()
-        and _SESSION_IN_HEAD.search(head) is not None
-    ):
-        return head
+    line = head.strip() if b"\n" in head else head.lstrip()
+    if line.startswith(b"{") and b"\n" not in line and _SESSION_IN_HEAD.search(line):
+        return line
     return b""
 
 
 def _shares(head: bytes) -> bool:
     """Whether the head of a session says that its block ids are common to a set."""
-    return b'"global"' in head and _GLOBAL_IN_HEAD.search(head) is not None
+    scope = _SCOPE_IN_HEAD.search(head)
+    return scope is not None and scope[1] == b"global"
 
 
 @contextmanager
