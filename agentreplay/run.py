@@ -45,7 +45,7 @@ from agentreplay.share import Player, Share
 from agentreplay.signals import BRIEF_DRAIN_S, Signals, kept_off
 from agentreplay.store import RunWriter, records_of
 from agentreplay.trace.draw import Draws
-from agentreplay.trace.load import TraceSet, content_hash
+from agentreplay.trace.load import TraceSet, content_hash, files_of
 from agentreplay.trace.model import Trace
 from agentreplay.trace.shipped import ship
 from agentreplay.units import as_duration
@@ -400,21 +400,6 @@ def _leaves(group: BaseExceptionGroup[AgentReplayError]) -> Iterator[AgentReplay
             yield from _leaves(error)
         else:
             yield error
-
-
-def files_of(trace: TraceSet) -> list[dict[str, Any]]:
-    """What run.json says of the files of a trace set.
-
-    Raises:
-        OSError: one of them has gone.
-    """
-    files = []
-    for file in trace.files:
-        stat = file.stat()
-        files.append({"path": str(file), "bytes": stat.st_size, "mtime_s": stat.st_mtime})
-    if trace.stdin is not None:
-        files.append({"path": "-", "bytes": len(trace.stdin), "mtime_s": None})
-    return files
 
 
 def manifest_of(trace: TraceSet, plan: Plan) -> dict[str, Any]:

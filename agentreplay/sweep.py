@@ -37,8 +37,9 @@ from agentreplay.outcome import Reports
 from agentreplay.plan import Plan
 from agentreplay.report.sweep import Target, found_value, run_line, run_value, sweep_value
 from agentreplay.report.value import summary_value
-from agentreplay.run import Show, files_of, manifest_of, run_plan
+from agentreplay.run import Show, manifest_of, run_plan
 from agentreplay.store import read_run, read_sweep, write_sweep
+from agentreplay.trace.load import files_of
 
 PAUSE_S = 5.0
 """Between runs, that a server may come to rest; the simulated one is started anew."""

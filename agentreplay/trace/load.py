@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, overload
 from agentreplay.errors import TraceError
 from agentreplay.trace import hub, recorded
 from agentreplay.trace.choice import Choice, Head
-from agentreplay.trace.files import BOM, SUFFIXES, File, found
+from agentreplay.trace.files import BOM, STDIN, SUFFIXES, File, found
 from agentreplay.trace.formats import (
     arrivals,
     claude_code,
@@ -470,6 +470,21 @@ def load(*paths: str | Path, **reading: Any) -> TraceSet:
     return trace
 
 
+def files_of(trace: TraceSet) -> list[dict[str, Any]]:
+    """What a run says of the files of its set: where each lies, its bytes, and when it was changed.
+
+    Raises:
+        OSError: one of them has gone.
+    """
+    files = []
+    for path in trace._files:
+        stat = os.stat(path)
+        files.append({"path": path, "bytes": stat.st_size, "mtime_s": stat.st_mtime})
+    if trace.stdin is not None:
+        files.append({"path": str(STDIN), "bytes": len(trace.stdin), "mtime_s": None})
+    return files
+
+
 def content_hash(trace: TraceSet, look: Callable[[], None] = lambda: None) -> str:
     """SHA-256 over the names and contents of the set's files, as hexadecimal digits.
 
@@ -477,9 +492,9 @@ def content_hash(trace: TraceSet, look: Callable[[], None] = lambda: None) -> st
     """
     digest = hashlib.sha256()
     buffer = bytearray(1 << 20)
-    for file in sorted(trace.files, key=lambda file: file.name):
-        digest.update(file.name.encode() + b"\0")
-        with file.open("rb", buffering=0) as opened:
+    for path in sorted(trace._files, key=os.path.basename):
+        digest.update(os.path.basename(path).encode() + b"\0")
+        with open(path, "rb", buffering=0) as opened:
             content = hashlib.sha256()
             while read := opened.readinto(buffer):
                 look()
