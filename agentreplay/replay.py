@@ -446,9 +446,8 @@ class Replay:
             await send(i, self._clock())
 
     async def _body(self, play: Play, i: int, due_ns: int, *, warmup: bool = False) -> bytes:
-        """Make the body of a call when it is its turn."""
-        if not self._dialect.text:
-            return play.body(i, warmup=warmup)
+        """Make the body of a call when it is its turn, also where it has no text: a forecast takes
+        the course that a run takes."""
         await self._turns.take(due_ns)
         try:
             return play.body(i, warmup=warmup)
