@@ -29,8 +29,9 @@ AGENTS = {name: Line(f"start, 500 MB of {name}", "s", 3.0) for name in ("claude-
 START = (FEW, MANY, EQUAL, *AGENTS.values())
 
 REPLAYED = Line("memory, 64 users of 10,000 sessions", "MB", 250.0)
+MIDDLE = Line("memory, beginning in their middle", "MB")
 READ = Line("memory, reading 500 MB of claude-code", "MB", 300.0)
-MEMORY = (REPLAYED, READ)
+MEMORY = (REPLAYED, MIDDLE, READ)
 
 LAG = (Line("lag P99, 64 users of 150,000 tokens", "ms", 5.0),)
 
@@ -122,12 +123,19 @@ def memory(folder: Path) -> list[Row]:
     agent_folder(agent, "claude-code", FILES_OF_AGENT)
     with running(built("source", folder)) as source:
         url = source.url(Phase(OSL, pace_us=20_000, spread=True))
-        # Long prompts from the first on, and one soon after the other.
-        options = ("--start", "spread", "--warmup-limit", "10s", "--max-gap", "1s")
-        replayed_mb = _peak_mb(*_run(many, url, out, "--users", USERS, *options, *FOR_A_WHILE))
-    read_mb = _peak_mb(*COMMAND, "inspect", agent)
-    details = {"requests": _metrics(out)["requests"]["succeeded"]}
-    return [Row(REPLAYED, (replayed_mb,), details), Row(READ, (read_mb,))]
+        rows: list[Row] = []
+        # From the middle on prompts are long from the first on, and come one soon after the other.
+        soon = ("--start", "spread", "--warmup-limit", "10s", "--max-gap", "1s")
+        for line, options in ((REPLAYED, ()), (MIDDLE, soon)):
+            run = out / str(len(rows))
+            peak_mb = _peak_mb(*_run(many, url, run, "--users", USERS, *options, *FOR_A_WHILE))
+            rows.append(Row(line, (peak_mb,), {"requests": _requests(run)}))
+    return [*rows, Row(READ, (_peak_mb(*COMMAND, "inspect", agent),))]
+
+
+def _requests(run: Path) -> int:
+    succeeded: int = _metrics(run)["requests"]["succeeded"]
+    return succeeded
 
 
 def _run(traces: Path, url: str, out: Path, *options: object) -> list[str]:
