@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from agentreplay.metrics.record import Record
 from agentreplay.plan import Plan, first_sessions
 from agentreplay.replay import Replay
 from agentreplay.sim import virtual
+from agentreplay.store import read_run
 from agentreplay.trace.draw import Draws
 from agentreplay.trace.formats import native
-from agentreplay.trace.load import load
+from agentreplay.trace.load import content_hash, load
 from agentreplay.trace.model import Session
 
 LATER = frozenset(
@@ -59,6 +61,8 @@ before = read_bytes()
 found, read = len(open_set(folder)), read_bytes() - before
 print(found, len(seen), max(seen.values()), sum(event == "open" for event, _ in seen), read)
 """
+
+PLACES = ("home", "temporary", "here", "runs")
 
 proc = pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux counts what is read")
 
@@ -140,31 +144,47 @@ def test_what_is_read_ahead_is_what_is_due_at_once() -> None:
     assert list(first_sessions(plan, 9, range(1, 4, 2))) == every[1::2]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="other variables name the folders there")
-def test_nothing_is_written_but_the_run_directory(tmp_path: Path) -> None:
-    """A run leaves no cache and no temporary file: not at home, not where it was started."""
-    names = ("home", "temporary", "here", "runs")
-    for name in names:
-        (tmp_path / name).mkdir()
-    (tmp_path / "trace.jsonl").write_bytes(native.line(chain(0, 2, gap_s=0.01)))
-    program = f"import os; os.chdir({str(tmp_path / 'here')!r}); "
-    program += "from agentreplay.cli import main; import sys; main(sys.argv[1:])"
-    command = [sys.executable, "-c", program, "run", "../trace.jsonl", "--sessions", "1", "--quiet"]
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a home, a place for temporary files, a trace, and the directory of a run."""
+    root = tmp_path_factory.mktemp("ran")
+    for name in PLACES:
+        (root / name).mkdir()
+    (root / "trace.jsonl").write_bytes(native.line(chain(0, 2, gap_s=0.01)))
+    command = [sys.executable, "-m", "agentreplay", "run", "../trace.jsonl", "--quiet"]
     ended = subprocess.run(
-        [*command, "--out", "../runs/one", *BUSY_MACHINE],
+        [*command, "--sessions", "1", "--out", "../runs/one", *BUSY_MACHINE],
+        cwd=root / "here",
         env={
-            "PYTHONPATH": ":".join(sys.path),
-            "HOME": str(tmp_path / "home"),
-            "TMPDIR": str(tmp_path / "temporary"),
-            "XDG_CACHE_HOME": str(tmp_path / "home"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "HOME": str(root / "home"),
+            "TMPDIR": str(root / "temporary"),
+            "XDG_CACHE_HOME": str(root / "home"),
         },
         capture_output=True,
         timeout=120,
     )
-    assert (tmp_path / "runs" / "one" / "summary.json").exists(), ended.stderr
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert (root / "runs" / "one" / "summary.json").exists(), ended.stderr
+    return root
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="other variables name the folders there")
+def test_nothing_is_written_but_the_run_directory(ran: Path) -> None:
+    """A run leaves no cache and no temporary file: not at home, not where it was started."""
+    left = {str(path.relative_to(ran)) for path in ran.rglob("*")}
     outside = {path for path in left if not path.startswith("runs/one")}
-    assert outside == {*names, "trace.jsonl"}
+    assert outside == {*PLACES, "trace.jsonl"}
+
+
+def test_what_is_looked_at_on_the_side_is_known_at_the_end(ran: Path) -> None:
+    """However short a run is, it names the files of its set and the hash of their content."""
+    read = read_run(ran / "runs" / "one")
+    (file,) = read.manifest["trace"]["files"]
+    assert (file["path"], file["bytes"]) == (
+        "../trace.jsonl",
+        (ran / "trace.jsonl").stat().st_size,
+    )
+    assert read.facts["trace_sha256"] == content_hash(load(ran / "trace.jsonl"))
 
 
 # What is due
