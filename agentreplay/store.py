@@ -14,6 +14,7 @@ A run that was killed has no end.json, and its last line may be cut off.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -306,7 +307,11 @@ def read_sweep(path: Path) -> dict[str, Any] | None:
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     """Replace the file whole, so that a kill leaves the old one or the new one."""
     draft = path.with_suffix(".tmp")
-    draft.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    try:
+        data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError:  # the name of a file need not be text
+        data = json.dumps(value, ensure_ascii=False, indent=2).encode(errors="replace") + b"\n"
+    draft.write_bytes(data)
     draft.replace(path)
 
 

@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import orjson
 import pytest
-from command import BUSY_MACHINE
+from command import BUSY_MACHINE, agentreplay
 from scripted import Answer, Request, ScriptedServer, stall
 from virtually import DIALECT, chain, oracle
 
@@ -61,6 +61,9 @@ before = read_bytes()
 found, read = len(open_set(folder)), read_bytes() - before
 print(found, len(seen), max(seen.values()), sum(event == "open" for event, _ in seen), read)
 """
+
+NO_TEXT = b"\xff.json"
+"""A name that is no UTF-8, as Linux allows."""
 
 PLACES = ("home", "temporary", "here", "runs")
 
@@ -185,6 +188,17 @@ def test_what_is_looked_at_on_the_side_is_known_at_the_end(ran: Path) -> None:
         (ran / "trace.jsonl").stat().st_size,
     )
     assert read.facts["trace_sha256"] == content_hash(load(ran / "trace.jsonl"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are text elsewhere")
+def test_a_file_whose_name_is_no_text_is_played(tmp_path: Path) -> None:
+    """What is looked at on the side finds it, too, and run.json names it as well as it can."""
+    (tmp_path / os.fsdecode(NO_TEXT)).write_bytes(native.line(chain(0, 1)))
+    ended = agentreplay("run", tmp_path, "--sessions", "1", "--out", tmp_path / "run", "--quiet")
+    read = read_run(tmp_path / "run")
+    assert len(list(read.records())) == 1, ended.stderr
+    assert read.manifest["trace"]["files"][0]["path"] == str(tmp_path / "?.json")
+    assert read.facts["trace_sha256"] is not None
 
 
 # What is due

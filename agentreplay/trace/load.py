@@ -493,7 +493,7 @@ def content_hash(trace: TraceSet, look: Callable[[], None] = lambda: None) -> st
     digest = hashlib.sha256()
     buffer = bytearray(1 << 20)
     for path in sorted(trace._files, key=os.path.basename):
-        digest.update(os.path.basename(path).encode() + b"\0")
+        digest.update(os.fsencode(os.path.basename(path)) + b"\0")
         with open(path, "rb", buffering=0) as opened:
             content = hashlib.sha256()
             while read := opened.readinto(buffer):
