@@ -4,11 +4,14 @@ sends."""
 from __future__ import annotations
 
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +20,17 @@ import orjson
 
 from agentreplay.trace.formats import native
 
-from .programs import CLIENT_CORE, LONGEST_S, Phase, Source, built, environment, on_core, running
+from .programs import (
+    CLIENT_CORE,
+    LONGEST_S,
+    SERVER_CORE,
+    Phase,
+    Source,
+    built,
+    environment,
+    on_core,
+    running,
+)
 from .sets import agent_folder, chain, copies, sessions
 from .table import Line, Row, ratio_row
 
@@ -33,7 +46,10 @@ MIDDLE = Line("memory, beginning in their middle", "MB")
 READ = Line("memory, reading 500 MB of claude-code", "MB", 300.0)
 MEMORY = (REPLAYED, MIDDLE, READ)
 
-LAG = (Line("lag P99, 64 users of 150,000 tokens", "ms", 5.0),)
+LAG = (
+    Line("lag P99, 64 users of 150,000 tokens", "ms", 5.0),
+    Line("lag P99, while metrics are read", "ms", 5.0),
+)
 
 COMMAND = (sys.executable, "-m", "agentreplay")
 FILES = 10_000
@@ -47,6 +63,7 @@ CALLS = 40
 OSL = 50
 GAP_S = 1.0
 LAG_ROUNDS = 3
+PAGE_BYTES = 217_000
 FOR_A_WHILE = ("--duration", "12s", "--drain", "1s")
 
 
@@ -168,27 +185,61 @@ def _peak_mb(*command: object) -> float:
 
 
 def lag(folder: Path) -> list[Row]:
-    """How late requests of long prompts are sent, the command having one core."""
+    """How late requests of long prompts are sent, the command having one core; and so while it
+    reads a page of the server's metrics once a second."""
     traces = folder / "long.jsonl"
     long = (chain(f"s{n}", TOKENS, TOKENS + 20_000, CALLS, OSL, GAP_S) for n in range(USERS))
     traces.write_bytes(b"".join(map(native.line, long)))
-    late_ms, details = list[float](), defaultdict[str, list[float]](list)
-    with running(built("source", folder)) as source:
+    late_ms: dict[Line, list[float]] = {line: [] for line in LAG}
+    details: dict[Line, dict[str, list[float]]] = {line: defaultdict(list) for line in LAG}
+    with running(built("source", folder)) as source, _metrics_page(folder) as page:
         url = source.url(Phase(OSL, pace_us=20_000, spread=True))
         for number in range(LAG_ROUNDS):
-            out = folder / f"run-{number}"
-            command = _run(traces, url, out, "--users", USERS, "--ramp", "3s", *FOR_A_WHILE)
-            with on_core(CLIENT_CORE):
-                subprocess.run(
-                    command, stdout=subprocess.DEVNULL, timeout=LONGEST_S, env=environment()
-                )
-            metrics = _metrics(out)
-            late_ms.append(metrics["lag"]["p99"] * 1e3)
-            details["p50_ms"].append(metrics["lag"]["p50"] * 1e3)
-            details["loop_late_max_ms"].append(metrics["client"]["loop_late_max"] * 1e3)
-            details["requests"].append(metrics["requests"]["succeeded"])
-    medians = {name: median(values) for name, values in details.items()}
-    return [Row(line, tuple(late_ms), medians) for line in LAG]
+            for line, options in zip(LAG, ((), ("--metrics-url", page)), strict=True):
+                out = folder / f"run-{number}-{len(options)}"
+                asked = ("--users", USERS, "--ramp", "3s", *FOR_A_WHILE, *options)
+                command = _run(traces, url, out, *asked)
+                with on_core(CLIENT_CORE):
+                    subprocess.run(
+                        command, stdout=subprocess.DEVNULL, timeout=LONGEST_S, env=environment()
+                    )
+                metrics = _metrics(out)
+                late_ms[line].append(metrics["lag"]["p99"] * 1e3)
+                found = details[line]
+                found["p50_ms"].append(metrics["lag"]["p50"] * 1e3)
+                found["loop_late_max_ms"].append(metrics["client"]["loop_late_max"] * 1e3)
+                found["requests"].append(metrics["requests"]["succeeded"])
+    return [
+        Row(
+            line,
+            tuple(late_ms[line]),
+            {name: median(values) for name, values in details[line].items()},
+        )
+        for line in LAG
+    ]
+
+
+@contextmanager
+def _metrics_page(folder: Path) -> Iterator[str]:
+    """The address of a page as long as that of a vLLM with several engines, beside the source."""
+    one = (Path(__file__).parents[1] / "data" / "metrics" / "vllm.txt").read_bytes()
+    served = folder / "served"
+    served.mkdir()
+    (served / "metrics").write_bytes(one * (PAGE_BYTES // len(one)))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ("-m", "http.server", port, "--bind", "127.0.0.1", "--directory", served)
+    with on_core(SERVER_CORE):
+        server = subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        yield f"http://127.0.0.1:{port}/metrics"
+    finally:
+        server.kill()
+        server.wait()
 
 
 def _children_s() -> float:
