@@ -51,7 +51,7 @@ def test_the_line_says_how_far_the_run_is() -> None:
     tally.take(record([100, 1100], [1, 10]))
     shown = line(tally, 5_000_000_000, Progress(0, 8, 3), 60.0)
     assert shown.startswith(
-        "measuring 5/60 s · 8 users, 3 in flight · 22 tok/s total, 2 output · 1 done"
+        "measuring 5/60 s, 55 s left · 8 users, 3 in flight · 22 tok/s total, 2 output · 1 done"
     )
     assert "P90 10.0 tok/s/user" in shown
 
@@ -59,12 +59,12 @@ def test_the_line_says_how_far_the_run_is() -> None:
 @pytest.mark.parametrize(
     ("now_s", "opened_s", "duration_s", "words"),
     [
-        (5, 0, 60.0, "measuring 5/60 s"),
+        (5, 0, 60.0, "measuring 5/60 s, 55 s left"),
         (5, 0, None, "measuring 5 s"),
         (65, 0, 60.0, "draining 5 s"),
         (12, None, 60.0, "warming up 12 s · 83 of 655 calls left"),
         (12, 30, 60.0, "the window opens in 18 s"),
-        (35, 30, 60.0, "measuring 5/60 s"),
+        (35, 30, 60.0, "measuring 5/60 s, 55 s left"),
         (92, 30, 60.0, "draining 2 s"),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_run_shows_its_warmup(capsys: pytest.CaptureFixture[str]) -> None:
     replay(plan, sessions, oracle(sessions), beside=look)
     _, warming, measuring = capsys.readouterr().err.splitlines()
     assert warming.startswith("warming up 11 s · 2 of 6 calls left · 2 users, 2 in flight")
-    assert measuring.startswith("measuring 10/30 s · 2 users")
+    assert measuring.startswith("measuring 10/30 s, 20 s left · 2 users")
 
 
 def drawn(progress: Progress, tally: Tally, server: Load | None = None) -> list[str]:

@@ -154,7 +154,8 @@ def phase(now_ns: int, progress: Progress, duration_s: float | None) -> tuple[st
     if duration_s is None:
         return f"measuring {as_duration(round(elapsed_s))}", None
     if elapsed_s <= duration_s:
-        return f"measuring {elapsed_s:.0f}/{duration_s:.0f} s", elapsed_s / duration_s
+        words = f"measuring {elapsed_s:.0f}/{duration_s:.0f} s"
+        return f"{words}, {duration_s - elapsed_s:.0f} s left", elapsed_s / duration_s
     return f"draining {elapsed_s - duration_s:.0f} s", 1.0
 
 
