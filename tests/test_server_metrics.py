@@ -627,7 +627,7 @@ vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 31.0
 """
 
 
-def test_drafts_on_words_drawn_at_random_are_a_warning() -> None:
+def test_row_61_drafts_on_words_drawn_at_random_are_a_warning() -> None:
     """A server that decodes speculatively is as fast as its drafts are good, and here they aren't
     those of real text."""
     drafted = read(SPECULATIVE)
