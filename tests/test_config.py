@@ -369,6 +369,8 @@ def values_of(param: click.Parameter) -> st.SearchStrategy[Any] | None:
         found = st.floats(0.001, 1e6) | st.integers(1, 100)
     elif param.callback in TEXTS:
         found = TEXTS[param.callback]
+    elif isinstance(kind, click.Path):
+        found = PRINTABLE.filter(lambda text: not Path(text).is_dir())
     elif param.callback is None:
         found = PRINTABLE
     else:
