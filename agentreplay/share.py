@@ -127,9 +127,11 @@ class Player:
     async def play(self) -> tuple[Ending, ClientHealth]:
         """Play it to its end; how it ended, and how this process kept up."""
         watch = self._watch = LoopWatch(self._clock)
-        async with self._client, anyio.create_task_group() as beside:
-            beside.start_soon(watch.run)
-            ending = await self._replay.run()
-            beside.cancel_scope.cancel()
-        gc.unfreeze()
+        try:
+            async with self._client, anyio.create_task_group() as beside:
+                beside.start_soon(watch.run)
+                ending = await self._replay.run()
+                beside.cancel_scope.cancel()
+        finally:
+            gc.unfreeze()  # a program that goes on must not keep its garbage
         return ending, watch.health(self._arrivals)

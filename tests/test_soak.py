@@ -129,7 +129,7 @@ def test_no_object_is_kept_of_a_request(soaked: Soaked) -> None:
 
 
 def test_memory_grows_by_what_is_stated(soaked: Soaked) -> None:
-    """From hour two to hour ten it grows by 17 bytes a record and no more than 5 MB besides."""
+    """From hour two to hour ten it grows by 13 bytes a record and no more than 5 MB besides."""
     early, late = soaked.held[1], soaked.held[-1]
     stated = (late.asked - early.asked) * RECORD_BYTES
     assert late.resident - early.resident < stated + SLACK_BYTES

@@ -57,7 +57,7 @@ def starting() -> Iterator[None]:
 )
 @judged
 @click.option("--dry-run", is_flag=True, help="Send nothing: say what would be sent.")
-@click.option("--quiet", is_flag=True, help="No live line: standard error has errors only.")
+@click.option("--quiet", is_flag=True, help="No live screen: standard error has errors only.")
 @options.JSON
 def run(
     users: int | None,

@@ -46,7 +46,7 @@ class _Running:
 
     def __init__(self, *percents: int) -> None:
         self._percents = percents
-        self._values = array("d")
+        self._values = array("f")  # seven digits are enough for a screen, and half the memory
         self._known: list[float] | None = None
         self._next = 1
 
